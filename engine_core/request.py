@@ -49,11 +49,13 @@ class RequestLimits(NamedTuple):
         vocab_size: valid token ids are 0..vocab_size-1.
         max_model_len: longest sequence by configuration and model, in tokens.
         max_cached_tokens: longest sequence whose KV fits the pool; of a sliding window the last part only.
+        pools: the model makes vectors of prompts instead of generating text.
     """
 
     vocab_size: int
     max_model_len: int
     max_cached_tokens: int
+    pools: bool = False
 
     @property
     def max_num_tokens(self) -> int:
@@ -240,6 +242,7 @@ def check_request(message: AddRequest, limits: RequestLimits) -> CheckedRequest:
     _check_scalars(message)
     sampling = message.sampling
     sampling.validate(limits.vocab_size, MAX_STEP_LOGPROBS)
+    _check_pooling(message, limits)
     if sampling.seed is None:
         sampling = msgspec.structs.replace(sampling, seed=0)
     prompt = unpack_int32(message.prompt_token_ids)
@@ -276,6 +279,16 @@ def _check_scalars(message: AddRequest) -> None:
             raise InvalidRequestError(
                 f"{name} must be a number from 0 to {MAX_TIMEOUT_S:.0f}, got {seconds}", name
             )
+
+
+def _check_pooling(message: AddRequest, limits: RequestLimits) -> None:
+    if message.pools != limits.pools:
+        text = "makes embeddings, not text" if limits.pools else "generates text, not embeddings"
+        raise InvalidRequestError(f"the model {text}", "model")
+    if message.pools and message.sampling.max_tokens != 0:
+        raise InvalidRequestError(
+            f"max_tokens must be 0 for an embedding, got {message.sampling.max_tokens}", "max_tokens"
+        )
 
 
 def _check_token_ids(name: str, token_ids: npt.NDArray[np.int32], vocab_size: int) -> None:

@@ -23,6 +23,7 @@ from splitserve.frontend.metrics.scrape import Scrape
 from splitserve.frontend.openai.chat import create_chat_completion
 from splitserve.frontend.openai.completions import create_completion
 from splitserve.frontend.openai.context import VERSION, ApiContext
+from splitserve.frontend.openai.embeddings import create_embeddings
 from splitserve.frontend.openai.models import ModelCard, ModelList, get_model, list_models
 from splitserve.frontend.openai.schema.chat import ChatChunk, ChatRequest, ChatResponse
 from splitserve.frontend.openai.schema.completions import (
@@ -30,6 +31,7 @@ from splitserve.frontend.openai.schema.completions import (
     CompletionRequest,
     CompletionResponse,
 )
+from splitserve.frontend.openai.schema.embeddings import EmbeddingRequest, EmbeddingResponse
 from splitserve.frontend.openai.schema.tokenize import (
     DetokenizeRequest,
     DetokenizeResponse,
@@ -97,6 +99,7 @@ def api_operations(context: ApiContext, responses: ResponsesContext) -> list[Ope
     """Return what clients call."""
     return [
         *_generation(context, responses),
+        _embeddings(context),
         *_kept_responses(responses),
         *_messages(context),
         *_models(context),
@@ -138,6 +141,19 @@ def _generation(context: ApiContext, responses: ResponsesContext) -> list[Operat
             events=EVENTS_OF_RESPONSES,
         ),
     ]
+
+
+def _embeddings(context: ApiContext) -> Operation:
+    return _post_json(
+        path="/v1/embeddings",
+        name="embeddings",
+        tag="embeddings",
+        summary="Make vectors of texts",
+        endpoint=partial(create_embeddings, context),
+        request=EmbeddingRequest,
+        example={"input": "Once upon a time"},
+        response=EmbeddingResponse,
+    )
 
 
 def _kept_responses(context: ResponsesContext) -> list[Operation]:

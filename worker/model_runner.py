@@ -27,6 +27,7 @@ from splitserve.worker.models.base import Model
 from splitserve.worker.models.placement import Placement
 from splitserve.worker.ops.columns import Int32
 from splitserve.worker.parallel.group import StepAbandonedError
+from splitserve.worker.sampling.pooler import Pooler
 from splitserve.worker.sampling.prompt_scorer import PromptScorer
 from splitserve.worker.sampling.sampler import Sampled, Sampler
 from splitserve.worker.sampling.step_result import StepResult, StepRunning, take_drawn
@@ -55,6 +56,7 @@ class ModelRunner:
         host_blocks: HostBlocks,
         sampler: Sampler,
         graphs: StepGraphs | None,
+        pooler: Pooler | None = None,
     ) -> None:
         """Build a runner with an empty batch.
 
@@ -65,6 +67,7 @@ class ModelRunner:
             host_blocks: moves blocks of kv_caches to and from CPU memory.
             sampler: of a batch that is not shared with another runner.
             graphs: decode graphs of the batch; None runs every step eagerly.
+            pooler: makes vectors of prompts instead of sampling; None samples.
         """
         device, backend, mesh = placement
         self._device = device
@@ -78,6 +81,7 @@ class ModelRunner:
         self._last_end = 0.0
         self._max_logits_rows = max_logits_rows(device, batch.limits.vocab_size)
         self._sampler = sampler
+        self._pooler = pooler
         self._prompt_scorer = PromptScorer(device, model, batch, self._max_logits_rows)
         self._agreement = None if mesh.group is None else Agreement(mesh.group, device, batch)
 
@@ -217,11 +221,20 @@ class ModelRunner:
     def _finish(self, hidden: torch.Tensor, inputs: StepInputs) -> StepResult:
         """Score prompts and sample, with all sampling features."""
         result = StepResult(inputs.errors)
-        self._score_prompts(hidden, inputs, result)
-        self._sample(hidden, inputs, result)
+        if self._pooler is not None:
+            self._pool(hidden, inputs, result, self._pooler)
+        else:
+            self._score_prompts(hidden, inputs, result)
+            self._sample(hidden, inputs, result)
         if self._agreement is not None:
             self._agreement.settle(inputs.rows, result.chosen)
         return result
+
+    def _pool(self, hidden: torch.Tensor, inputs: StepInputs, result: StepResult, pooler: Pooler) -> None:
+        # Each rank has all hidden states, and rank 0 tells the engine.
+        if self._mesh.group is None or self._mesh.group.rank == 0:
+            sampled, result.pooled = pooler.pool(hidden, inputs)
+            self._take(sampled, result)
 
     def _score_prompts(self, hidden: torch.Tensor, inputs: StepInputs, result: StepResult) -> None:
         result.prompt_logprobs, broken = self._prompt_scorer.score(hidden, inputs)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -10,6 +11,7 @@ import torch
 
 from splitserve.engine_core.checkpoint.config.architectures import read_model_config
 from splitserve.engine_core.checkpoint.config.model_config import ModelConfig
+from splitserve.engine_core.checkpoint.pooling import Pooling, read_pooling
 from splitserve.engine_core.errors import ConfigError, WorkerError
 from splitserve.engine_core.ipc.worker_messages import (
     CompileGrammar,
@@ -47,6 +49,7 @@ from splitserve.worker.numerics import numerics
 from splitserve.worker.ops.cpu import ops
 from splitserve.worker.parallel.mesh import ALONE, Mesh
 from splitserve.worker.parallel.shared_memory import SharedMemoryMeeting, can_share_memory
+from splitserve.worker.sampling.pooler import Pooler
 from splitserve.worker.sampling.sampler import Sampler
 from splitserve.worker.warm_up import warm_up
 from splitserve.worker.weights.loading import Loader, Progress, load_weights
@@ -112,7 +115,7 @@ class Worker:
             RankLostError: the other ranks cannot be reached.
         """
         started = time.perf_counter()
-        config = read_model_config(self._config.model).limited_to(self._config.max_model_len)
+        config, pooling = _read_config(self._config)
         dtype = resolve_dtype(self._config.dtype, config, self._device)
         quantization = self._config.quantization
         check_quantization(quantization, dtype, self._device)
@@ -124,8 +127,10 @@ class Worker:
             self._config.attention_backend, self._device, self._attention_needs(config, dtype)
         )
         placement = Placement(self._device, backend, self._meet())
-        model = load_model(config, dtype, placement, progress, quantization, self._loader)
-        self.loaded = loaded = LoadedModel(config, dtype, model, quantization, placement)
+        model = load_model(
+            config, dtype, placement, progress, quantization, self._loader, has_head=pooling is None
+        )
+        self.loaded = loaded = LoadedModel(config, dtype, model, quantization, placement, pooling)
         if self._meeting is not None:
             self._meeting.begin(self._config.exchange_timeout_s)
             if isinstance(self._device, CudaDevice):
@@ -213,13 +218,17 @@ class Worker:
         caches = ArrivingCaches(layer_caches(pool))
         graphs = None if self._config.enforce_eager else self._make_graphs(loaded, caches, batch)
         sampler = Sampler(self._device, batch, self.grammars)
-        runner = ModelRunner(loaded.placement, loaded.model, caches, host_blocks, sampler, graphs)
+        pooler = None if loaded.pooling is None else Pooler(self._device)
+        runner = ModelRunner(loaded.placement, loaded.model, caches, host_blocks, sampler, graphs, pooler)
         return runner, host_blocks
 
     def _make_graphs(
         self, loaded: LoadedModel, caches: ArrivingCaches, batch: InputBatch
     ) -> StepGraphs | None:
         device, backend, mesh = loaded.placement
+        # No request of an embedding model decodes.
+        if loaded.pooling is not None:
+            return None
         max_rows = max_logits_rows(device, batch.limits.vocab_size)
         if mesh.stage is not None or (mesh.group is not None and not mesh.group.can_be_captured):
             return None
@@ -303,3 +312,12 @@ class Worker:
         if self.runner is None:
             raise WorkerError("a step came before the KV cache was asked for")
         return self.runner.execute(step)
+
+
+def _read_config(asked: WorkerConfig) -> tuple[ModelConfig, Pooling | None]:
+    """Return the config with the context that is served, and how the model makes vectors, if it does."""
+    config = read_model_config(asked.model).limited_to(asked.max_model_len)
+    pooling = read_pooling(Path(config.path), asked.task)
+    if pooling is not None and pooling.max_tokens:
+        config = config.limited_to(min(config.max_model_len, pooling.max_tokens))
+    return config, pooling

@@ -107,6 +107,7 @@ class EngineCore:
             vocab_size=model.vocab_size,
             max_model_len=max_model_len,
             max_cached_tokens=kv.bounds.max_cached_tokens or max_model_len,
+            pools=model.embedding_size > 0,
         )
         self._outputs = OutputCollector(epoch)
         self._requests = RequestLifecycle(
@@ -276,5 +277,7 @@ class EngineCore:
             self._outputs.add_logprobs(frontend, logprobs)
         for frontend, logprobs in result.prompt_logprobs:
             self._outputs.add_prompt_logprobs(frontend, logprobs)
+        for frontend, pooled in result.pooled:
+            self._outputs.add_pooled(frontend, pooled)
         for ended in result.ended:
             self._requests.end(ended)

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import msgspec
 
-from splitserve.engine_core.ipc.wire import ModelInfo, TokenLogprobs, Wire
+from splitserve.engine_core.ipc.wire import ModelInfo, Pooled, TokenLogprobs, Wire
 from splitserve.engine_core.sequence_sampling import SequenceSampling
 
 # Per message: as many sequences as one frontend may have in flight on an engine.
@@ -62,6 +62,7 @@ class AddRequest(Wire, frozen=True, tag=1):
             rejected together, once the last has arrived, and share one tenant and priority.
         continues: part of a client request that has run already, such as a later step of a beam search. It is
             rejected only beyond twice the queue's limits, and no queue timeout ends it.
+        pools: the prompt's vector is wanted, and no token: sampling.max_tokens is 0.
     """
 
     handle: int
@@ -77,6 +78,7 @@ class AddRequest(Wire, frozen=True, tag=1):
     streams: bool = True
     more: bool = False
     continues: bool = False
+    pools: bool = False
 
 
 class Abort(Wire, frozen=True, tag=2):
@@ -205,6 +207,7 @@ class StepOutputs(Wire, frozen=True, tag=4):
         token_indices: int32 column [n]; index of each token within its request's output, so that gaps and
             repeats are detected.
         prompt_logprobs: if asked for; may arrive over several steps, before the first token.
+        pooled: vectors of requests that pool, with or before their end.
     """
 
     epoch: int
@@ -215,6 +218,7 @@ class StepOutputs(Wire, frozen=True, tag=4):
     finished: list[Finished] = []
     logprobs: list[TokenLogprobs] = []
     prompt_logprobs: list[TokenLogprobs] = []
+    pooled: list[Pooled] = []
 
 
 class Draining(Wire, frozen=True, tag=5):

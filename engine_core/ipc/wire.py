@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import msgspec
 
-PROTOCOL_VERSION = 5
+PROTOCOL_VERSION = 6
 
 
 class Wire(msgspec.Struct, frozen=True, array_like=True, omit_defaults=True, gc=False):
@@ -38,6 +38,8 @@ class ModelInfo(Wire, frozen=True):
         num_params: number of parameters.
         sliding_window: attention window in tokens, 0 for full attention.
         quantization: format of the quantized weights, "int8" or "int4", or "none".
+        embedding_size: elements of the vector that the model makes of a prompt; 0 if it generates text.
+        normalizes: whether its vectors are meant to be brought to length 1.
         numerics: names what decides the last bit of a logit besides the weights: release, device, instruction
             set, attention backend, split. Engines with the same value compute the same bits.
     """
@@ -52,6 +54,20 @@ class ModelInfo(Wire, frozen=True):
     sliding_window: int = 0
     quantization: str = "none"
     numerics: str = ""
+    embedding_size: int = 0
+    normalizes: bool = True
+
+
+class Pooled(Wire, frozen=True):
+    """The vector of one prompt.
+
+    Attributes:
+        key: the row on the way from the worker, the handle on the way to the frontend.
+        values: float32 column.
+    """
+
+    key: int
+    values: bytes
 
 
 class TokenLogprobs(Wire, frozen=True):

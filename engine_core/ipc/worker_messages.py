@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from splitserve.engine_core.ipc.wire import ModelInfo, TokenLogprobs, Wire
+from splitserve.engine_core.ipc.wire import ModelInfo, Pooled, TokenLogprobs, Wire
 from splitserve.engine_core.sequence_sampling import SequenceSampling
 from splitserve.engine_core.settings.worker_settings import WorkerSettings
 
@@ -191,6 +191,8 @@ class ModelRunnerOutput(Wire, frozen=True, tag=4):
         compute_s: seconds the step took on the worker.
         wait_s: seconds the worker waited for this step after it had sent its last output.
         move_s: seconds of compute_s spent on moves, or on enqueuing them if they overlap with the step.
+        pooled: of a model that makes vectors, those of the rows that would have sampled, with token 0;
+            `key` is the row.
     """
 
     step: int
@@ -202,6 +204,7 @@ class ModelRunnerOutput(Wire, frozen=True, tag=4):
     compute_s: float = 0.0
     wait_s: float = 0.0
     move_s: float = 0.0
+    pooled: list[Pooled] = []
 
 
 class WorkerFailed(Wire, frozen=True, tag=5):

@@ -11,7 +11,7 @@ import numpy.typing as npt
 from splitserve.engine_core.errors import DeviceMemoryError, ProtocolError, WorkerError
 from splitserve.engine_core.ipc.codec import unpack_int32
 from splitserve.engine_core.ipc.messages import FinishReason
-from splitserve.engine_core.ipc.wire import TokenLogprobs
+from splitserve.engine_core.ipc.wire import Pooled, TokenLogprobs
 from splitserve.engine_core.ipc.worker_messages import ModelRunnerOutput, RowError
 from splitserve.engine_core.request import EndedRequest, FrontendId, Request
 from splitserve.engine_core.scheduler.output import Recipients, TokenColumns
@@ -28,6 +28,7 @@ class AppliedStep(NamedTuple):
     ended: list[EndedRequest]
     logprobs: list[tuple[FrontendId, TokenLogprobs]]
     prompt_logprobs: list[tuple[FrontendId, TokenLogprobs]]
+    pooled: list[tuple[FrontendId, Pooled]]
     ran_out_of_memory: bool
 
 
@@ -77,11 +78,12 @@ class StepApplier:
                 rows, token_ids = rows[alive], token_ids[alive]
         sampled = _Sampled(rows, running.num_known_tokens[rows], token_ids)
         prompt_logprobs = self._prompt_logprobs(output, planned)
+        pooled = self._pooled(output, planned)
         emitted, finishing = self._emit(sampled)
         tokens = self._recipients_of(emitted.rows).split(emitted.positions, emitted.token_ids)
         logprobs = self._logprobs(output, emitted)
         ended += self._finish(finishing)
-        return AppliedStep(planned, tokens, ended, logprobs, prompt_logprobs, ran_out_of_memory)
+        return AppliedStep(planned, tokens, ended, logprobs, prompt_logprobs, pooled, ran_out_of_memory)
 
     def _oldest_step(self, output: ModelRunnerOutput) -> PlannedStep:
         in_flight = self._in_flight
@@ -109,11 +111,10 @@ class StepApplier:
             )
         if not self._stops.knows(token_ids):
             raise WorkerError(f"output of step {output.step} holds token ids outside the vocabulary")
-        for logprobs in output.prompt_logprobs:
-            if not 0 <= logprobs.key < len(self._running.requests):
-                raise WorkerError(
-                    f"output of step {output.step} names row {logprobs.key}, which does not exist"
-                )
+        keys = [entry.key for entry in output.prompt_logprobs] + [entry.key for entry in output.pooled]
+        for row in keys:
+            if not 0 <= row < len(self._running.requests):
+                raise WorkerError(f"output of step {output.step} names row {row}, which does not exist")
         return rows, token_ids
 
     def _end_failed_rows(self, output: ModelRunnerOutput, planned: PlannedStep) -> list[EndedRequest]:
@@ -251,6 +252,15 @@ class StepApplier:
             if request is not None and logprobs.token_index >= request.num_prompt_logprobs:
                 request.num_prompt_logprobs = logprobs.token_index + 1
                 renamed.append((request.frontend, _renamed(logprobs, request.handle, logprobs.token_index)))
+        return renamed
+
+    def _pooled(self, output: ModelRunnerOutput, planned: PlannedStep) -> list[tuple[FrontendId, Pooled]]:
+        """Re-key vectors from rows to handles."""
+        renamed = []
+        for entry in output.pooled:
+            request = self._request_in(entry.key, planned.step)
+            if request is not None:
+                renamed.append((request.frontend, Pooled(request.handle, entry.values)))
         return renamed
 
     def _request_in(self, row: int, step: int) -> Request | None:

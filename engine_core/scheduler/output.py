@@ -16,7 +16,7 @@ import numpy.typing as npt
 
 from splitserve.engine_core.ipc.codec import pack_int32, pack_int64
 from splitserve.engine_core.ipc.messages import Finished, Started, StepOutputs
-from splitserve.engine_core.ipc.wire import TokenLogprobs
+from splitserve.engine_core.ipc.wire import Pooled, TokenLogprobs
 from splitserve.engine_core.request import FrontendId
 from splitserve.engine_core.scheduler.running import IntColumn, RunningRows
 
@@ -99,6 +99,7 @@ class _Pending:
     finished: list[Finished] = field(default_factory=list)
     logprobs: list[TokenLogprobs] = field(default_factory=list)
     prompt_logprobs: list[TokenLogprobs] = field(default_factory=list)
+    pooled: list[Pooled] = field(default_factory=list)
 
 
 class OutputCollector:
@@ -135,6 +136,10 @@ class OutputCollector:
         """Add the logprobs of a prompt token."""
         self._urgent(frontend).prompt_logprobs.append(logprobs)
 
+    def add_pooled(self, frontend: FrontendId, pooled: Pooled) -> None:
+        """Add the vector of a prompt."""
+        self._urgent(frontend).pooled.append(pooled)
+
     def drop(self, frontend: FrontendId) -> None:
         """Drop the pending output of a frontend that is gone."""
         self._pending.pop(frontend, None)
@@ -170,6 +175,7 @@ class OutputCollector:
             finished=of.finished,
             logprobs=of.logprobs,
             prompt_logprobs=of.prompt_logprobs,
+            pooled=of.pooled,
         )
 
 

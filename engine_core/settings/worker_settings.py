@@ -17,6 +17,7 @@ MAX_SEQUENCE_TOKENS = 2**23
 
 DTYPES = ("auto", "float32", "bfloat16", "float16")
 QUANTIZATIONS = ("none", "int8", "int4")
+TASKS = ("auto", "generate", "embed")
 DEVICES = ("auto", "cpu", "cuda")
 ATTENTION_BACKENDS = ("auto", "cpu", "cuda", "flash_attn", "torch")
 MAX_RANKS = 64
@@ -56,6 +57,16 @@ class WorkerSettings(Settings, frozen=True, kw_only=True):
             llm=True,
         ),
     ] = "none"
+    task: Annotated[
+        str,
+        Setting(
+            "what the model is for; auto embeds if the checkpoint has sentence-transformers' modules.json",
+            "model",
+            choices=TASKS,
+            docs=", see [embeddings](embeddings.md)",
+            llm=True,
+        ),
+    ] = "auto"
     max_model_len: Annotated[
         int,
         Setting(

@@ -27,6 +27,7 @@ class GenerationRequest:
             the name.
         kept_ids: special tokens that are shown in the text although special tokens are skipped.
         grammar_context: of the structured outputs or the grammar of `sampling`.
+        pools: the prompt's vector is wanted instead of text; `sampling` has n and max_tokens 1 and 0.
     """
 
     request_id: str
@@ -41,6 +42,7 @@ class GenerationRequest:
     model: str = ""
     kept_ids: frozenset[int] = frozenset()
     grammar_context: GrammarContext = NO_CONTEXT
+    pools: bool = False
 
 
 @dataclass(slots=True)
@@ -74,6 +76,7 @@ class OutputDelta:
         stop_reason: the stop string or stop token id that matched.
         num_cached_tokens: prompt tokens found in the prefix cache; known from the first token on.
         queue_time_s: how long it waited on the engine before it first ran; known from the first token on.
+        pooled: the prompt's vector, a float32 column, if that was asked for, on the last delta.
     """
 
     index: int
@@ -85,3 +88,4 @@ class OutputDelta:
     stop_reason: str | int | None = None
     num_cached_tokens: int = 0
     queue_time_s: float = 0.0
+    pooled: bytes = b""

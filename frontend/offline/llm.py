@@ -4,49 +4,49 @@ from __future__ import annotations
 
 import logging
 import os
-import threading
-import time
 import weakref
-from collections.abc import Mapping, Sequence
-from contextlib import aclosing
+from collections.abc import Callable, Coroutine, Mapping, Sequence
+from functools import partial
 from types import TracebackType
+from typing import Any
 
 import msgspec
 
-from splitserve.engine_core.errors import ConfigError, InvalidRequestError
+from splitserve.engine_core.errors import ConfigError
 from splitserve.engine_core.near_names import names_near_keywords
 from splitserve.engine_core.sampling_params import MAX_LOGPROBS, SamplingParams
 from splitserve.engine_core.sequence_sampling import MAX_STEP_LOGPROBS
 from splitserve.engine_core.settings.checks import check_range
 from splitserve.engine_core.settings.setting import Value
-from splitserve.frontend.engines.generation import GenerationRequest
-from splitserve.frontend.metrics.request_metrics import RequestTimes
 from splitserve.frontend.offline.engine_keywords import engine_keywords, engine_words, shows_keywords
+from splitserve.frontend.offline.job_runner import Job, JobRunner, Out, VectorShape
 from splitserve.frontend.offline.jobs import (
     ChatJob,
     JobOptions,
     PromptJob,
     TokenizationKwargs,
     check_tokenization,
-    list_items,
     list_prompts,
     read_conversations,
 )
-from splitserve.frontend.offline.outputs import CompletionOutput, PromptInput, RequestOutput, collect_outputs
-from splitserve.frontend.offline.params import check_params, check_priorities, fit_context
+from splitserve.frontend.offline.outputs import (
+    EmbeddingRequestOutput,
+    PromptInput,
+    RequestOutput,
+)
+from splitserve.frontend.offline.params import check_params_of_all, check_priorities
 from splitserve.frontend.offline.progress import GenerationBar, StartBar
-from splitserve.frontend.offline.runner import OfflineRunner, run_bounded
+from splitserve.frontend.offline.runner import OfflineRunner
 from splitserve.frontend.text.chat.control_tokens import JsonValue
 from splitserve.frontend.text.chat.messages import Message
 from splitserve.frontend.text.chat.options import ChatOptions
 from splitserve.frontend.text.tokenizer import Tokenizer
+from splitserve.frontend.text.vectors import check_dimensions, check_embeds
 from splitserve.frontend.unknown_fields import UnknownFields
 
-# Enough to keep the engine's batch full while results come back.
-_IN_FLIGHT_PER_SEQ = 2
-_MAX_IN_FLIGHT = 4096
 _MAX_WAITING_TOKENS = 2**40
 _ENGINE_KEYWORDS = engine_keywords()
+_NO_TOKENS = SamplingParams(max_tokens=0, temperature=0.0, detokenize=False)
 
 
 class LLM:
@@ -87,7 +87,6 @@ class LLM:
         """Start the engine and wait until the model is loaded; see the class."""
         check_range("max_logprobs", max_logprobs, 0, MAX_STEP_LOGPROBS)
         self._max_logprobs = max_logprobs
-        self._tells_metrics = enable_per_request_metrics
         flags = [
             f"--model={model}",
             *engine_words(_ENGINE_KEYWORDS, settings),
@@ -108,9 +107,7 @@ class LLM:
         except BaseException:
             self.close()
             raise
-        self._max_in_flight = min(_MAX_IN_FLIGHT, _IN_FLIGHT_PER_SEQ * self._served.max_num_seqs)
-        self._lock = threading.Lock()
-        self._num_requests = 0
+        self._jobs = JobRunner(self._runner, self._served, tells_metrics=enable_per_request_metrics)
         # A script has no --strict, and seldom shows what is less than a warning.
         self._unknown_fields = UnknownFields(strict=False, level=logging.WARNING)
 
@@ -145,7 +142,7 @@ class LLM:
         many = list_prompts(prompts)
         options = self._options(sampling_params, priority, tokenization_kwargs, len(many))
         jobs = [PromptJob(prompt, each) for prompt, each in zip(many, options, strict=True)]
-        return self._run(jobs, use_tqdm)
+        return self._run(jobs, use_tqdm, self._jobs.generate)
 
     @names_near_keywords("LLM.chat")
     def chat(
@@ -190,7 +187,45 @@ class LLM:
         )
         options = self._options(sampling_params, priority, tokenization_kwargs, len(many))
         jobs = [ChatJob(chat, each, template_options) for chat, each in zip(many, options, strict=True)]
-        return self._run(jobs, use_tqdm)
+        return self._run(jobs, use_tqdm, self._jobs.generate)
+
+    @names_near_keywords("LLM.embed")
+    def embed(
+        self,
+        prompts: PromptInput | Sequence[PromptInput],
+        use_tqdm: bool = True,
+        *,
+        dimensions: int | None = None,
+        normalize: bool | None = None,
+        priority: int | Sequence[int] | None = None,
+        tokenization_kwargs: TokenizationKwargs | None = None,
+    ) -> list[EmbeddingRequestOutput]:
+        """Make vectors of prompts; the model is one for embeddings, or was started with task="embed".
+
+        Args:
+            prompts: as for generate().
+            use_tqdm: show a progress bar.
+            dimensions: elements kept of each vector; None keeps all.
+            normalize: bring vectors to length 1; None does what the checkpoint says, and does it if it says
+                nothing.
+            priority: as for generate().
+            tokenization_kwargs: as for generate().
+
+        Returns:
+            One output per prompt, in their order, its vector in `outputs.embedding`.
+
+        Raises:
+            InvalidRequestError: the model generates text, or a prompt or argument is wrong.
+            SplitServeError: the engine failed; its words are quoted.
+        """
+        info = self._served.info
+        check_embeds(self._served.names[0], info.embedding_size)
+        size = check_dimensions(dimensions, info.embedding_size)
+        many = list_prompts(prompts)
+        options = self._options(_NO_TOKENS, priority, tokenization_kwargs, len(many))
+        jobs = [PromptJob(prompt, each) for prompt, each in zip(many, options, strict=True)]
+        shape = VectorShape(info.embedding_size, size, info.normalizes if normalize is None else normalize)
+        return self._run(jobs, use_tqdm, partial(self._jobs.embed, shape=shape))
 
     def get_tokenizer(self) -> Tokenizer:
         """Return the model's tokenizer."""
@@ -227,67 +262,23 @@ class LLM:
         count: int,
     ) -> list[JobOptions]:
         """Return the checked options of each prompt."""
+        if params is None:
+            params = self.get_default_sampling_params()
         tokenization = check_tokenization(tokenization_kwargs)
-        pairs = zip(self._params(params, count), check_priorities(priority, count), strict=True)
+        vocab_size = self._served.info.vocab_size
+        checked = check_params_of_all(params, count, vocab_size, self._max_logprobs)
+        pairs = zip(checked, check_priorities(priority, count), strict=True)
         return [JobOptions(each, priority, tokenization) for each, priority in pairs]
 
-    def _params(
-        self, given: SamplingParams | Sequence[SamplingParams] | None, count: int
-    ) -> list[SamplingParams]:
-        """Return one checked SamplingParams per prompt."""
-        if given is None:
-            given = self.get_default_sampling_params()
-        vocab_size = self._served.info.vocab_size
-        if isinstance(given, SamplingParams):
-            return [check_params(given, vocab_size, self._max_logprobs)] * count
-        many = list_items(given, "sampling_params", "a SamplingParams or a list of them")
-        params = [check_params(each, vocab_size, self._max_logprobs) for each in many]
-        if len(params) != count:
-            raise InvalidRequestError(f"{count} prompts require one sampling_params each, got {len(params)}")
-        return params
-
-    def _run(self, jobs: Sequence[PromptJob | ChatJob], use_tqdm: bool) -> list[RequestOutput]:
+    def _run(
+        self,
+        jobs: Sequence[Job],
+        use_tqdm: bool,
+        run_job: Callable[[Job, GenerationBar], Coroutine[Any, Any, Out]],
+    ) -> list[Out]:
         if not self._finalizer.alive:
             raise ConfigError("this LLM is closed")
-        with GenerationBar(len(jobs), use_tqdm) as bar:
-
-            async def run_one(job: PromptJob | ChatJob) -> RequestOutput:
-                output = await self._run_one(job, bar)
-                bar.count_done(len(output.prompt_token_ids))
-                return output
-
-            return self._runner.run(run_bounded(jobs, run_one, self._max_in_flight), bar.show)
-
-    async def _run_one(self, job: PromptJob | ChatJob, bar: GenerationBar) -> RequestOutput:
-        served, options = self._served, job.options
-        prompt = await job.encode(served.assets)
-        token_ids = prompt.token_ids
-        with self._lock:
-            self._num_requests += 1
-            request_id = str(self._num_requests - 1)
-        completions = [CompletionOutput(index) for index in range(options.params.n)]
-        output = RequestOutput(request_id, prompt.text, token_ids, completions)
-        params = fit_context(options.params, len(token_ids), served.info.max_model_len)
-        timed = self._tells_metrics and params.n == 1 and not params.use_beam_search
-        # Tokens that come late and joined could not be timed.
-        request = GenerationRequest(
-            request_id,
-            token_ids,
-            params,
-            options.priority,
-            streams=timed,
-            model=served.identity,
-            grammar_context=job.grammar_context(served.assets, prompt),
-        )
-        times = RequestTimes(time.monotonic())
-        tokenizer = served.assets.tokenizer if params.detokenize else None
-        async with aclosing(self._runner.generate(request)) as deltas:
-            async for delta in deltas:
-                times.add(len(delta.token_ids), delta.queue_time_s, time.monotonic())
-                collect_outputs(output, (delta,), tokenizer)
-                bar.count_tokens(len(delta.token_ids))
-        output.metrics = times.metrics() if timed else None
-        return output
+        return self._jobs.run(jobs, use_tqdm, run_job)
 
 
 def _close(runner: OfflineRunner, owner_pid: int) -> None:

@@ -85,6 +85,24 @@ class RequestOutput:
     metrics: RequestMetrics | None = None
 
 
+@dataclass(slots=True)
+class EmbeddingOutput:
+    """The vector of a prompt."""
+
+    embedding: list[float]
+
+
+@dataclass(slots=True)
+class EmbeddingRequestOutput:
+    """The result of LLM.embed for one prompt."""
+
+    request_id: str
+    outputs: EmbeddingOutput
+    prompt_token_ids: list[int]
+    finished: bool = True
+    num_cached_tokens: int = 0
+
+
 def collect_outputs(
     output: RequestOutput, deltas: Iterable[OutputDelta], tokenizer: Tokenizer | None
 ) -> None:

@@ -10,6 +10,7 @@ from splitserve.engine_core.errors import ContextLengthError, InvalidRequestErro
 from splitserve.engine_core.sampling_params import SamplingParams
 from splitserve.engine_core.sequence_sampling import MAX_PRIORITY, RepetitionDetection
 from splitserve.engine_core.structured_outputs import StructuredOutputs
+from splitserve.frontend.offline.jobs import list_items
 from splitserve.frontend.typed_json.faults import Fault, find_fault
 
 
@@ -42,6 +43,23 @@ def check_params(params: SamplingParams, vocab_size: int, max_logprobs: int) -> 
         checked = msgspec.structs.replace(checked, logprobs=0)
     checked.validate(vocab_size, max_logprobs)
     return checked
+
+
+def check_params_of_all(
+    given: SamplingParams | Sequence[SamplingParams], count: int, vocab_size: int, max_logprobs: int
+) -> list[SamplingParams]:
+    """Return one checked SamplingParams per prompt.
+
+    Raises:
+        InvalidRequestError: there are not as many as prompts, or names a field.
+    """
+    if isinstance(given, SamplingParams):
+        return [check_params(given, vocab_size, max_logprobs)] * count
+    many = list_items(given, "sampling_params", "a SamplingParams or a list of them")
+    params = [check_params(each, vocab_size, max_logprobs) for each in many]
+    if len(params) != count:
+        raise InvalidRequestError(f"{count} prompts require one sampling_params each, got {len(params)}")
+    return params
 
 
 def _tuple(values: object) -> object:

@@ -12,36 +12,47 @@ from splitserve.frontend.text.chat.options import ChatOptions
 from splitserve.frontend.text.prompts import Prompt, PromptEncoder, slices_of
 
 
-async def encode_prompts(prompt: str | list[str | int | list[int]], encoder: PromptEncoder) -> list[Prompt]:
-    """Encode the `prompt` field of a completion.
+async def encode_prompts(
+    prompt: str | list[str | int | list[int]],
+    encoder: PromptEncoder,
+    field: str = "prompt",
+    max_prompts: int = MAX_PROMPTS,
+) -> list[Prompt]:
+    """Encode the `prompt` field of a completion, or one like it.
+
+    Args:
+        prompt: as it came.
+        encoder: of the model.
+        field: its name.
+        max_prompts: most of them.
 
     Raises:
         InvalidRequestError: empty, mixed, too many, or an id outside the vocabulary; param names it.
         ContextLengthError: a text that cannot fit the context.
     """
     if isinstance(prompt, str):
-        return [await encoder.encode_text(prompt, "prompt")]
+        return [await encoder.encode_text(prompt, field)]
     kinds: set[type] = set()
     for part in slices_of(prompt):
         kinds.update(map(type, part))
         if len(part) < len(prompt):
             await encoder.turn()
     if kinds == {int}:
-        return [await encoder.check_ids(cast(list[int], prompt), "prompt")]
+        return [await encoder.check_ids(cast(list[int], prompt), field)]
     if len(kinds) != 1:
         raise InvalidRequestError(
-            "prompt: a list must contain only texts, only token ids or only lists of token ids", "prompt"
+            f"{field}: a list must contain only texts, only token ids or only lists of token ids", field
         )
-    if len(prompt) > MAX_PROMPTS:
+    if len(prompt) > max_prompts:
         raise InvalidRequestError(
-            f"prompt must contain at most {MAX_PROMPTS} prompts, got {len(prompt)}", "prompt"
+            f"{field} must contain at most {max_prompts} prompts, got {len(prompt)}", field
         )
     prompts = []
     for i, item in enumerate(prompt):
         if isinstance(item, str):
-            prompts.append(await encoder.encode_text(item, f"prompt[{i}]"))
+            prompts.append(await encoder.encode_text(item, f"{field}[{i}]"))
         elif isinstance(item, list):
-            prompts.append(await encoder.check_ids(item, f"prompt[{i}]"))
+            prompts.append(await encoder.check_ids(item, f"{field}[{i}]"))
     return prompts
 
 

@@ -7,6 +7,7 @@ from typing import NamedTuple
 import torch
 
 from splitserve.engine_core.checkpoint.config.model_config import ModelConfig
+from splitserve.engine_core.checkpoint.pooling import Pooling
 from splitserve.engine_core.ipc.wire import ModelInfo
 from splitserve.worker.device.base import Device
 from splitserve.worker.device.dtypes import dtype_name
@@ -24,6 +25,7 @@ class LoadedModel(NamedTuple):
         model: its layers.
         quantization: "none", "int8" or "int4".
         placement: where it computes.
+        pooling: how it makes vectors of prompts; None if it generates text.
     """
 
     config: ModelConfig
@@ -31,6 +33,7 @@ class LoadedModel(NamedTuple):
     model: Model
     quantization: str
     placement: Placement[Device]
+    pooling: Pooling | None = None
 
     def block_shape(self, block_size: int) -> BlockShape:
         """Return the shape of a KV block of block_size tokens."""
@@ -51,4 +54,6 @@ class LoadedModel(NamedTuple):
             num_params=self.model.num_params,
             sliding_window=config.sliding_window,
             quantization=self.quantization,
+            embedding_size=0 if self.pooling is None else config.hidden_size,
+            normalizes=self.pooling is None or self.pooling.normalizes,
         )

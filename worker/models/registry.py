@@ -52,6 +52,8 @@ def load_model(
     progress: Progress,
     quantization: str = "none",
     loader: Loader = load_weights,
+    *,
+    has_head: bool = True,
 ) -> Model:
     """Check the checkpoint against the config, then load its weights.
 
@@ -62,6 +64,8 @@ def load_model(
         progress: called with (loaded_bytes, total_bytes) from this thread, first with (0, total_bytes).
         quantization: "none", "int8" or "int4"; dtype is bfloat16 unless it is "none".
         loader: fills the weights.
+        has_head: the model has an output head of its own, unless it is tied; without one only hidden states
+            are asked of it.
 
     Raises:
         ConfigError: the model cannot be sharded over this many ranks.
@@ -70,7 +74,10 @@ def load_model(
     """
     device, backend, mesh = placement
     family = FAMILIES[config.family]
-    if config.tie_word_embeddings and has_own_head(Path(config.path), family.embedding, family.prefix):
+    if not has_head:
+        # No checkpoint has to have a head that nobody uses, and none that it has is read.
+        config = msgspec.structs.replace(config, tie_word_embeddings=True)
+    elif config.tie_word_embeddings and has_own_head(Path(config.path), family.embedding, family.prefix):
         config = msgspec.structs.replace(config, tie_word_embeddings=False)
     ignored = [f"{HEAD}.weight"] if config.tie_word_embeddings else []
     workspace = Workspace(dtype, device.torch_device)

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from splitserve.engine_core.ipc.codec import pack_int32
-from splitserve.engine_core.ipc.wire import TokenLogprobs
+from splitserve.engine_core.ipc.wire import Pooled, TokenLogprobs
 from splitserve.engine_core.ipc.worker_messages import ModelRunnerOutput, RowError
 from splitserve.worker.batch.agreement import Chosen
 from splitserve.worker.batch.input_batch import InputBatch
@@ -25,6 +25,7 @@ class StepResult:
     token_ids: list[Int32] = field(default_factory=list)
     logprobs: list[TokenLogprobs] = field(default_factory=list)
     prompt_logprobs: list[TokenLogprobs] = field(default_factory=list)
+    pooled: list[Pooled] = field(default_factory=list)
 
     def add(self, sampled: Sampled) -> None:
         """Add the result of one sampler call."""
@@ -56,6 +57,7 @@ class StepResult:
             errors=self.errors,
             compute_s=compute_s,
             move_s=move_s,
+            pooled=self.pooled,
         )
 
 

@@ -45,6 +45,7 @@ class OpenSequence:
         num_taken: how many of token_ids the stream has taken.
         logprobs: logprobs of the tokens not yet taken.
         prompt_logprobs: empty, or one per prompt token; None for those that have not arrived.
+        pooled: the prompt's vector, a float32 column; empty until it has arrived.
         num_cached_tokens: prompt tokens found in the prefix cache of the first engine.
         queue_time_s: how long it waited on that engine before it first ran.
         finished: set when the engine has finished it.
@@ -61,6 +62,7 @@ class OpenSequence:
     num_taken: int = 0
     logprobs: list[TokenLogprobs] = field(default_factory=list)
     prompt_logprobs: list[TokenLogprobs | None] = field(default_factory=list)
+    pooled: bytes = b""
     num_cached_tokens: int = 0
     queue_time_s: float = 0.0
     host: SequenceHost | None = None

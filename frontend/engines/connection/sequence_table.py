@@ -131,6 +131,10 @@ class SequenceTable:
         self._add_logprobs(outputs)
         for entry in outputs.prompt_logprobs:
             faulty += self._add_prompt_logprobs(entry)
+        for vector in outputs.pooled:
+            sequence = self._sequences.get(vector.key)
+            if sequence is not None:
+                sequence.pooled = vector.values
         rows = self._relay.add(outputs.handles, outputs.token_ids, outputs.token_indices, num_rows)
         if rows:
             faulty += self._add_tokens(outputs, rows)

@@ -124,6 +124,8 @@ class SequenceStream:
             self._wants_prompt_logprobs = False
             delta.prompt_logprobs = read_prompt_logprobs(source)
         self.finished = delta.finish_reason is not None
+        if self.finished:
+            delta.pooled = source.pooled
         return delta
 
     def hand_over(self, route: Route) -> bool:

@@ -33,6 +33,7 @@ def split_request(request: GenerationRequest) -> list[AddRequest]:
             queue_timeout_s=request.queue_timeout_s,
             # Stop strings are found here, and the engine must not run on for long after one.
             streams=request.streams or bool(sampling.stop),
+            pools=request.pools,
         )
         for index in range(sampling.n)
     ]

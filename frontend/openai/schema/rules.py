@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from splitserve.frontend.openai.schema.completions import MAX_PROMPTS
+from splitserve.frontend.openai.schema.embeddings import MAX_INPUTS
 from splitserve.frontend.openai.schema.structured import FORMAT_FIELDS
 from splitserve.frontend.text.chat.messages import PART_FIELDS
 
@@ -29,7 +30,20 @@ def _if_given(field: str, schema: Json | None = None) -> Json:
 _TRUE: Final[Json] = {"const": True}
 _FILLED: Final[Json] = {"type": "array", "minItems": 1}
 _TOKEN_IDS: Final[Json] = {"type": "array", "items": {"type": "integer", "minimum": 0}, "minItems": 1}
-_LISTS: Final[Json] = {"minItems": 1, "maxItems": MAX_PROMPTS}
+
+
+def _texts_or_ids(most: int) -> Json:
+    """A text, a list of token ids, or a list of up to so many of either."""
+    lists: Json = {"minItems": 1, "maxItems": most}
+    return {
+        "anyOf": [
+            {"type": "string"},
+            _TOKEN_IDS,
+            {"type": "array", "items": {"type": "string"}, **lists},
+            {"type": "array", "items": _TOKEN_IDS, **lists},
+        ]
+    }
+
 
 _FORMATTED: Final[Json] = _given(
     "response_format", {"type": "object", "properties": {"type": {"not": {"const": "text"}}}}
@@ -127,14 +141,8 @@ RULES: Final[dict[str, list[Json]]] = {
 
 # Struct and field -> its schema where the type that decodes it is wider than what is taken.
 FIELDS: Final[dict[tuple[str, str], Json]] = {
-    ("CompletionRequest", "prompt"): {
-        "anyOf": [
-            {"type": "string"},
-            _TOKEN_IDS,
-            {"type": "array", "items": {"type": "string"}, **_LISTS},
-            {"type": "array", "items": _TOKEN_IDS, **_LISTS},
-        ]
-    },
+    ("CompletionRequest", "prompt"): _texts_or_ids(MAX_PROMPTS),
+    ("EmbeddingRequest", "input"): _texts_or_ids(MAX_INPUTS),
     ("ContentPart", "type"): {"enum": list(PART_FIELDS)},
 }
 # Fields whose largest value the operator sets.

@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 
 from splitserve.engine_core.checkpoint.config.sampling_defaults import SamplingDefaults
 from splitserve.engine_core.errors import EngineUnavailableError, InvalidRequestError
+from splitserve.engine_core.ipc.codec import pack_float32
 from splitserve.engine_core.ipc.messages import EngineStats, QueueStats, RequestInfo
 from splitserve.engine_core.ipc.wire import ModelInfo
 from splitserve.engine_core.sequence_sampling import MAX_STEP_LOGPROBS
@@ -272,6 +273,7 @@ class FakePool(EnginePool):
     away_s: float = 0.0
     stalled: str = ""
     max_model_len: int = MAX_MODEL_LEN
+    embedding_size: int = 0
     formats: AnswerFormats = field(default_factory=AnswerFormats)
     seen: list[Seen] = field(default_factory=list)
     closed: list[str] = field(default_factory=list)
@@ -297,7 +299,15 @@ class FakePool(EnginePool):
             vocab_size=VOCAB_SIZE,
             answer_formats=self.formats,
         )
-        info = ModelInfo("/secret/path", "FakeForCausalLM", "float32", VOCAB_SIZE, self.max_model_len, [257])
+        info = ModelInfo(
+            "/secret/path",
+            "FakeForCausalLM",
+            "float32",
+            VOCAB_SIZE,
+            self.max_model_len,
+            [257],
+            embedding_size=self.embedding_size,
+        )
         return ServedModel(self.names, info, assets, 1, 8, MAX_STEP_LOGPROBS, 1700000000)
 
     async def start(self) -> None:
@@ -340,7 +350,11 @@ class FakePool(EnginePool):
         )
 
     async def _deltas(self, request: GenerationRequest) -> AsyncGenerator[OutputDelta, None]:
-        if self.script is None:
+        if request.pools:
+            # Number i is i times the first token.
+            vector = [request.prompt_token_ids[0] * i for i in range(self.embedding_size)]
+            yield OutputDelta(0, finish_reason="length", pooled=pack_float32(vector))
+        elif self.script is None:
             for delta in deltas_of(self.text, request):
                 yield delta
         else:

@@ -112,7 +112,7 @@ def disturb(monkeypatch: pytest.MonkeyPatch, llm: LLM, numbers: Iterator[signal.
             os.kill(llm._runner.engine_pid, number)
         collect_outputs(*arguments)
 
-    monkeypatch.setattr("splitserve.frontend.offline.llm.collect_outputs", collect)
+    monkeypatch.setattr("splitserve.frontend.offline.job_runner.collect_outputs", collect)
 
 
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM, signal.SIGSTOP])

@@ -29,6 +29,7 @@ PATHS = {
     "MessagesRequest": "/v1/messages",
     "CountTokensRequest": "/v1/messages/count_tokens",
     "ResponsesRequest": "/v1/responses",
+    "EmbeddingRequest": "/v1/embeddings",
     "TokenizeRequest": "/tokenize",
     "DetokenizeRequest": "/detokenize",
 }
@@ -41,6 +42,7 @@ REASONS = {
         r"must (contain|produce) at least one token",
         r"makes no tool calls",
         r"writes no reasoning",
+        r"dimensions must be an integer from 1 to 12",
     ],
     "compares two fields": [
         r"min_tokens must be an integer from 0 to",
@@ -66,7 +68,8 @@ def post(path: str, body: Json) -> httpx.Response:
     """Ask an app in this process."""
 
     async def ask() -> httpx.Response:
-        app = with_body_writers(create_app(make_config(), FakePool()))
+        pool = FakePool(embedding_size=12 if path == PATHS["EmbeddingRequest"] else 0)
+        app = with_body_writers(create_app(make_config(), pool))
         async with httpx.AsyncClient(
             transport=httpx.ASGITransport(app), base_url="http://frontend"
         ) as client:
@@ -139,6 +142,15 @@ BROKEN: list[tuple[str, Json]] = [
     ("CompletionRequest", {"prompt": "x", "truncate_prompt_tokens": 0}),
     ("CompletionRequest", {"prompt": "x", "priority": -(2**31)}),
     ("DetokenizeRequest", {"tokens": [-1]}),
+    ("EmbeddingRequest", {}),
+    ("EmbeddingRequest", {"input": []}),
+    ("EmbeddingRequest", {"input": ["a", 1]}),
+    ("EmbeddingRequest", {"input": ["a"] * 2049}),
+    ("EmbeddingRequest", {"input": "x", "dimensions": 0}),
+    ("EmbeddingRequest", {"input": "x", "encoding_format": "hex"}),
+    ("EmbeddingRequest", {"input": "x", "truncate_prompt_tokens": 0}),
+    ("EmbeddingRequest", {"input": "x", "priority": -(2**31)}),
+    ("EmbeddingRequest", {"input": "x", "cache_salt": ""}),
     ("MessagesRequest", {"messages": [USER]}),
     ("MessagesRequest", {"messages": [], "max_tokens": 1}),
     ("MessagesRequest", {"messages": [USER], "max_tokens": 0}),

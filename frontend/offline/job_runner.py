@@ -1,0 +1,133 @@
+"""Runs the jobs of a script: many at once, each to its output."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Coroutine, Sequence
+from contextlib import aclosing
+from typing import Any, NamedTuple, TypeVar
+
+from splitserve.frontend.engines.generation import GenerationRequest
+from splitserve.frontend.engines.served_model import ServedModel
+from splitserve.frontend.metrics.request_metrics import RequestTimes
+from splitserve.frontend.offline.jobs import ChatJob, PromptJob
+from splitserve.frontend.offline.outputs import (
+    CompletionOutput,
+    EmbeddingOutput,
+    EmbeddingRequestOutput,
+    RequestOutput,
+    collect_outputs,
+)
+from splitserve.frontend.offline.params import fit_context
+from splitserve.frontend.offline.progress import GenerationBar
+from splitserve.frontend.offline.runner import OfflineRunner, run_bounded
+from splitserve.frontend.text.prompts import Prompt
+from splitserve.frontend.text.vectors import check_vector, finished_vector
+
+# Enough to keep the engine's batch full while results come back.
+_IN_FLIGHT_PER_SEQ = 2
+_MAX_IN_FLIGHT = 4096
+
+Job = TypeVar("Job", bound=PromptJob | ChatJob)
+Out = TypeVar("Out", bound=RequestOutput | EmbeddingRequestOutput)
+
+
+class VectorShape(NamedTuple):
+    """How vectors are finished: their elements, how many of these are kept, and whether length is 1."""
+
+    embedding_size: int
+    dimensions: int
+    normalizes: bool
+
+
+class JobRunner:
+    """Runs jobs on an engine; methods may be called from several threads.
+
+    Args:
+        runner: of the engine.
+        served: its model.
+        tells_metrics: outputs tell the times of their tokens.
+    """
+
+    def __init__(self, runner: OfflineRunner, served: ServedModel, *, tells_metrics: bool) -> None:
+        self._runner = runner
+        self._served = served
+        self._tells_metrics = tells_metrics
+        self._max_in_flight = min(_MAX_IN_FLIGHT, _IN_FLIGHT_PER_SEQ * served.max_num_seqs)
+        self._lock = threading.Lock()
+        self._num_requests = 0
+
+    def run(
+        self,
+        jobs: Sequence[Job],
+        use_tqdm: bool,
+        run_job: Callable[[Job, GenerationBar], Coroutine[Any, Any, Out]],
+    ) -> list[Out]:
+        """Run jobs, at most as many at once as fill the engine's batch twice; their outputs in order.
+
+        Args:
+            jobs: of one call.
+            use_tqdm: show a progress bar.
+            run_job: makes the output of one of them.
+
+        Raises:
+            SplitServeError: the first failure; the other jobs are cancelled.
+        """
+        with GenerationBar(len(jobs), use_tqdm) as bar:
+
+            async def run_one(job: Job) -> Out:
+                output = await run_job(job, bar)
+                bar.count_done(len(output.prompt_token_ids))
+                return output
+
+            return self._runner.run(run_bounded(jobs, run_one, self._max_in_flight), bar.show)
+
+    def _request(self, job: PromptJob | ChatJob, prompt: Prompt, *, pools: bool = False) -> GenerationRequest:
+        served, options = self._served, job.options
+        with self._lock:
+            self._num_requests += 1
+            request_id = str(self._num_requests - 1)
+        params = fit_context(options.params, len(prompt.token_ids), served.info.max_model_len)
+        return GenerationRequest(
+            request_id,
+            prompt.token_ids,
+            params,
+            options.priority,
+            # Tokens that come late and joined could not be timed.
+            streams=self._tells_metrics and params.n == 1 and not params.use_beam_search,
+            model=served.identity,
+            grammar_context=job.grammar_context(served.assets, prompt),
+            pools=pools,
+        )
+
+    async def generate(self, job: PromptJob | ChatJob, bar: GenerationBar) -> RequestOutput:
+        """Generate the outputs of one prompt or conversation."""
+        served = self._served
+        prompt = await job.encode(served.assets)
+        request = self._request(job, prompt)
+        params, timed = request.sampling, request.streams
+        completions = [CompletionOutput(index) for index in range(params.n)]
+        output = RequestOutput(request.request_id, prompt.text, prompt.token_ids, completions)
+        times = RequestTimes(time.monotonic())
+        tokenizer = served.assets.tokenizer if params.detokenize else None
+        async with aclosing(self._runner.generate(request)) as deltas:
+            async for delta in deltas:
+                times.add(len(delta.token_ids), delta.queue_time_s, time.monotonic())
+                collect_outputs(output, (delta,), tokenizer)
+                bar.count_tokens(len(delta.token_ids))
+        output.metrics = times.metrics() if timed else None
+        return output
+
+    async def embed(self, job: PromptJob, _: GenerationBar, shape: VectorShape) -> EmbeddingRequestOutput:
+        """Make the vector of one prompt."""
+        request = self._request(job, await job.encode(self._served.assets), pools=True)
+        output = EmbeddingRequestOutput(request.request_id, EmbeddingOutput([]), request.prompt_token_ids)
+        async with aclosing(self._runner.generate(request)) as deltas:
+            async for delta in deltas:
+                output.num_cached_tokens = delta.num_cached_tokens
+                size, dimensions, normalizes = shape
+                check_vector(delta.pooled, size)
+                vector = finished_vector(delta.pooled, dimensions, normalizes=normalizes)
+                output.outputs.embedding = vector.tolist()
+        return output

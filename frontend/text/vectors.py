@@ -1,0 +1,72 @@
+"""What becomes of a prompt's vector on its way to the client: it is shortened and brought to length 1."""
+
+from __future__ import annotations
+
+import base64
+
+import numpy as np
+import numpy.typing as npt
+
+from splitserve.engine_core.errors import EngineRequestError, InvalidRequestError
+from splitserve.engine_core.ipc.codec import unpack_float32
+
+# As torch.nn.functional.normalize has it, so that a vector of zeros stays one.
+_LEAST_LENGTH = 1e-12
+
+
+def check_embeds(name: str, embedding_size: int) -> None:
+    """Check that a model makes vectors.
+
+    Raises:
+        InvalidRequestError: it generates text.
+    """
+    if not embedding_size:
+        text = f"the model {name!r} generates text; an engine started with --task embed makes embeddings"
+        raise InvalidRequestError(text, "model")
+
+
+def check_dimensions(dimensions: int | None, embedding_size: int) -> int:
+    """Return how many elements of a vector are kept.
+
+    Raises:
+        InvalidRequestError: names the range.
+    """
+    if dimensions is not None and not 1 <= dimensions <= embedding_size:
+        text = f"dimensions must be an integer from 1 to {embedding_size}, got {dimensions}"
+        raise InvalidRequestError(text, "dimensions")
+    return dimensions or embedding_size
+
+
+def check_vector(values: bytes, embedding_size: int) -> None:
+    """Check a vector, a float32 column, as the engine sent it.
+
+    Raises:
+        EngineRequestError: it has another size.
+    """
+    if len(values) != 4 * embedding_size:
+        raise EngineRequestError(
+            f"the engine sent {len(values)} bytes of a vector of {embedding_size} numbers"
+        )
+
+
+def finished_vector(values: bytes, dimensions: int, *, normalizes: bool) -> npt.NDArray[np.float32]:
+    """Return a vector, float32 [dimensions].
+
+    It is shortened before it is brought to length 1, as vectors of models that were trained for several sizes
+    have to be (Kusupati et al. 2022, arXiv:2205.13147).
+
+    Args:
+        values: float32 column of at least so many numbers.
+        dimensions: how many of them are kept.
+        normalizes: to length 1.
+    """
+    vector = unpack_float32(values)[:dimensions]
+    if not normalizes:
+        return vector
+    length = float(np.linalg.norm(vector.astype(np.float64)))
+    return (vector / np.float32(max(length, _LEAST_LENGTH))).astype(np.float32)
+
+
+def as_base64(vector: npt.NDArray[np.float32]) -> str:
+    """Return a vector as OpenAI's SDK asks for it: base64 of its little-endian float32."""
+    return base64.b64encode(vector.astype("<f4").tobytes()).decode()

@@ -1,0 +1,116 @@
+"""How a checkpoint makes vectors, read from sentence-transformers' files, and what is refused by name."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from splitserve.engine_core.checkpoint.pooling import Pooling, read_pooling
+from splitserve.engine_core.errors import ModelLoadError
+
+PREFIX = "sentence_transformers.models"
+LAST = {"word_embedding_dimension": 8, "pooling_mode_mean_tokens": False, "pooling_mode_lasttoken": True}
+
+
+def modules(*names: str) -> list[dict[str, Any]]:
+    paths = {"Transformer": "", "Pooling": "1_Pooling", "Normalize": "2_Normalize"}
+    return [
+        {"idx": i, "name": str(i), "path": paths.get(name, name), "type": f"{PREFIX}.{name}"}
+        for i, name in enumerate(names)
+    ]
+
+
+@pytest.fixture
+def write(tmp_path: Path) -> Callable[..., Path]:
+    def write_files(listed: object, pooling: object = LAST, lengths: object = None) -> Path:
+        (tmp_path / "modules.json").write_text(json.dumps(listed))
+        (tmp_path / "1_Pooling").mkdir(exist_ok=True)
+        (tmp_path / "1_Pooling" / "config.json").write_text(json.dumps(pooling))
+        if lengths is not None:
+            (tmp_path / "sentence_bert_config.json").write_text(json.dumps(lengths))
+        return tmp_path
+
+    return write_files
+
+
+def test_without_its_files_only_the_task_decides(tmp_path: Path) -> None:
+    assert read_pooling(tmp_path, "auto") is None
+    assert read_pooling(tmp_path, "generate") is None
+    assert read_pooling(tmp_path, "embed") == Pooling(normalizes=True, max_tokens=0)
+
+
+def test_its_files_decide_unless_the_task_does(write: Callable[..., Path]) -> None:
+    whole = write(modules("Transformer", "Pooling", "Normalize"), lengths={"max_seq_length": 512})
+    assert read_pooling(whole, "auto") == read_pooling(whole, "embed") == Pooling(True, 512)
+    assert read_pooling(whole, "generate") is None
+
+
+def test_vectors_keep_their_length_without_the_last_module(write: Callable[..., Path]) -> None:
+    assert read_pooling(write(modules("Transformer", "Pooling")), "auto") == Pooling(False, 0)
+
+
+def test_the_mode_may_be_a_word(write: Callable[..., Path]) -> None:
+    folder = write(modules("Transformer", "Pooling"), {"pooling_mode": "lasttoken"})
+    assert read_pooling(folder, "auto") == Pooling(False, 0)
+
+
+def test_an_unset_length_is_the_model_s(write: Callable[..., Path]) -> None:
+    folder = write(modules("Transformer", "Pooling"), lengths={"max_seq_length": None})
+    assert read_pooling(folder, "auto") == Pooling(False, 0)
+
+
+@pytest.mark.parametrize(
+    ("listed", "pooling", "text"),
+    [
+        (modules("Transformer", "Pooling", "Dense"), LAST, "got Transformer, Pooling, Dense"),
+        (modules("Transformer", "Pooling", "Dense", "Normalize"), LAST, "Pooling, Dense, Normalize"),
+        (modules("Transformer"), LAST, "got Transformer"),
+        ([], LAST, "got none"),
+        ({}, LAST, "must contain a list"),
+        ([1], LAST, "a list of JSON objects"),
+        (modules(*["Normalize"] * 20), LAST, "at most 16 modules"),
+        ([{"type": 1}], LAST, "type must be a string"),
+        (modules("Transformer", "Pooling"), {"pooling_mode_mean_tokens": True}, "got mean_tokens"),
+        (
+            modules("Transformer", "Pooling"),
+            LAST | {"pooling_mode_cls_token": True},
+            "got cls_token, lasttoken",
+        ),
+        (modules("Transformer", "Pooling"), {}, "got none"),
+        (modules("Transformer", "Pooling"), {"pooling_mode": "mean"}, "got mean"),
+        (modules("Transformer", "Pooling"), {"pooling_mode": 3}, "pooling_mode must be a string"),
+        (modules("Transformer", "Pooling"), LAST | {"include_prompt": False}, "include_prompt must be true"),
+        (modules("Transformer", "Pooling"), [], "must contain a JSON object"),
+    ],
+)
+def test_what_is_not_supported_is_refused(
+    write: Callable[..., Path], listed: object, pooling: object, text: str
+) -> None:
+    with pytest.raises(ModelLoadError, match=text):
+        read_pooling(write(listed, pooling), "auto")
+
+
+@pytest.mark.parametrize("path", ["/etc", "../other", "1_Pooling/../../x"])
+def test_no_module_lies_outside_of_the_checkpoint(write: Callable[..., Path], path: str) -> None:
+    listed = modules("Transformer", "Pooling")
+    listed[1]["path"] = path
+    with pytest.raises(ModelLoadError, match="must name a folder of the checkpoint"):
+        read_pooling(write(listed), "auto")
+
+
+def test_a_missing_folder_is_named(write: Callable[..., Path]) -> None:
+    listed = modules("Transformer", "Pooling")
+    listed[1]["path"] = "elsewhere"
+    with pytest.raises(ModelLoadError, match=r"elsewhere/config\.json does not exist"):
+        read_pooling(write(listed), "auto")
+
+
+@pytest.mark.parametrize("length", [0, -1, 2**23 + 1, "512", 1.5, True])
+def test_a_length_has_a_range(write: Callable[..., Path], length: object) -> None:
+    folder = write(modules("Transformer", "Pooling"), lengths={"max_seq_length": length})
+    with pytest.raises(ModelLoadError, match="max_seq_length must be an integer from 1 to 8388608"):
+        read_pooling(folder, "auto")

@@ -1,0 +1,55 @@
+"""Which hidden states become vectors, of which rows, and what is no vector."""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+
+from splitserve.engine_core.ipc.codec import pack_int32, unpack_float32
+from splitserve.engine_core.ipc.worker_messages import SchedulerOutput
+from splitserve.engine_core.sequence_sampling import SequenceSampling
+from splitserve.worker.device.cpu import CpuDevice
+from splitserve.worker.sampling.pooler import Pooler
+from tests.worker.sampling.rows import Row, make_batch
+
+NOTHING = SequenceSampling(seed=0, max_tokens=0)
+
+
+def test_each_row_that_is_done_gets_the_state_of_its_last_token() -> None:
+    batch = make_batch([Row(NOTHING, range(1, 4)), Row(NOTHING, range(1, 9)), Row(NOTHING, [5])])
+    # The second row computes the first half of its prompt.
+    inputs = batch.prepare(SchedulerOutput(1, pack_int32([0, 1, 2]), pack_int32([3, 4, 1])))
+    hidden = torch.arange(8, dtype=torch.bfloat16)[inputs.outputs][:, None].repeat(1, 4)
+    sampled, pooled = Pooler(CpuDevice()).pool(hidden, inputs)
+    assert sampled.rows.tolist() == [entry.key for entry in pooled] == [0, 2]
+    assert sampled.token_ids.tolist() == [0, 0]
+    assert [unpack_float32(entry.values).tolist() for entry in pooled] == [[2.0] * 4, [7.0] * 4]
+
+
+def test_vectors_are_copies() -> None:
+    batch = make_batch([Row(NOTHING, [5])])
+    inputs = batch.prepare(SchedulerOutput(1, pack_int32([0]), pack_int32([1])))
+    hidden = torch.ones(1, 4)
+    _, pooled = Pooler(CpuDevice()).pool(hidden, inputs)
+    hidden.zero_()
+    assert unpack_float32(pooled[0].values).tolist() == [1.0] * 4
+
+
+def test_what_is_no_number_is_an_error_of_its_row() -> None:
+    batch = make_batch([Row(NOTHING, [5]), Row(NOTHING, [6]), Row(NOTHING, [7])])
+    inputs = batch.prepare(SchedulerOutput(1, pack_int32([0, 1, 2]), pack_int32([1, 1, 1])))
+    hidden = torch.ones(3, 4)
+    hidden[0, 1], hidden[2, 3] = np.nan, np.inf
+    sampled, pooled = Pooler(CpuDevice()).pool(hidden, inputs)
+    assert sampled.rows.tolist() == [entry.key for entry in pooled] == [1]
+    assert [(error.row, error.code) for error in sampled.errors] == [
+        (0, "numerical_error"),
+        (2, "numerical_error"),
+    ]
+
+
+def test_a_step_without_a_finished_prompt_has_no_vector() -> None:
+    batch = make_batch([Row(NOTHING, range(1, 9))])
+    inputs = batch.prepare(SchedulerOutput(1, pack_int32([0]), pack_int32([4])))
+    sampled, pooled = Pooler(CpuDevice()).pool(torch.ones(1, 4), inputs)
+    assert (len(sampled.rows), pooled) == (0, [])
