@@ -9,14 +9,11 @@ from typing import NamedTuple
 import msgspec
 
 from splitserve.engine_core.checkpoint.config.common_fields import open_config
-from splitserve.engine_core.checkpoint.config.decoder_config import (
-    read_llama,
-    read_mistral,
-    read_qwen2,
-    read_qwen3,
-)
+from splitserve.engine_core.checkpoint.config.families.gpt2 import read_gpt2
+from splitserve.engine_core.checkpoint.config.families.llama import read_llama
+from splitserve.engine_core.checkpoint.config.families.mistral import read_mistral
+from splitserve.engine_core.checkpoint.config.families.qwen import read_qwen2, read_qwen3
 from splitserve.engine_core.checkpoint.config.fields import Fields
-from splitserve.engine_core.checkpoint.config.gpt2_config import read_gpt2
 from splitserve.engine_core.checkpoint.config.model_config import ModelConfig
 
 

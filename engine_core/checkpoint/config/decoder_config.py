@@ -1,4 +1,4 @@
-"""How config.json of Llama, Mistral, Qwen2 and Qwen3 is read: one decoder, several variants."""
+"""How config.json of the shared decoder is read: the fields that its families have in common."""
 
 from __future__ import annotations
 
@@ -18,95 +18,49 @@ from splitserve.engine_core.checkpoint.config.common_fields import (
     read_eos_token_ids,
 )
 from splitserve.engine_core.checkpoint.config.fields import Fields
-from splitserve.engine_core.checkpoint.config.layer_windows import mistral_windows, no_windows, qwen_windows
 from splitserve.engine_core.checkpoint.config.model_config import ModelConfig
 from splitserve.engine_core.checkpoint.config.rope_config import RopeConfig, read_rope_config
+from splitserve.engine_core.checkpoint.config.traits import DecoderTraits
 
 
-class _Biases(NamedTuple):
-    """Which projections have biases; see ModelConfig."""
-
-    qkv: bool = False
-    output: bool = False
-    mlp: bool = False
-
-
-def _no_biases(config: Fields) -> _Biases:
-    return _Biases()
-
-
-def _llama_biases(config: Fields) -> _Biases:
-    return _qwen3_biases(config)._replace(mlp=config.boolean("mlp_bias", False))
-
-
-def _qwen2_biases(config: Fields) -> _Biases:
-    return _Biases(qkv=True)
-
-
-def _qwen3_biases(config: Fields) -> _Biases:
-    has_bias = config.boolean("attention_bias", False)
-    return _Biases(qkv=has_bias, output=has_bias)
-
-
-class _Variant(NamedTuple):
-    """How reading one architecture differs from the others.
+class Defaults(NamedTuple):
+    """What a family's config.json means where it says nothing, and how it says what families say differently.
 
     Attributes:
-        windows: function of the fields and the number of layers that returns the window of each layer.
-        biases: function of the fields that returns the biases.
         max_positions: default of max_position_embeddings.
+        windows: function of the fields and the number of layers that returns the window of each layer.
         num_kv_heads: default of num_key_value_heads; 0, like null, means the number of query heads.
         head_dim: default of the field; 0 means hidden_size divided by the number of heads.
-        qk_norm: see ModelConfig.
     """
 
-    windows: Callable[[Fields, int], tuple[int, ...]]
-    biases: Callable[[Fields], _Biases]
     max_positions: int
+    windows: Callable[[Fields, int], tuple[int, ...]]
     num_kv_heads: int = 0
     head_dim: int = 0
-    qk_norm: bool = False
 
 
-_LLAMA = _Variant(no_windows, _llama_biases, 2048)
-_MISTRAL = _Variant(mistral_windows, _no_biases, 131072, num_kv_heads=8)
-_QWEN2 = _Variant(qwen_windows, _qwen2_biases, 32768, num_kv_heads=32)
-_QWEN3 = _Variant(qwen_windows, _qwen3_biases, 32768, num_kv_heads=32, head_dim=128, qk_norm=True)
+def read_decoder(
+    path: Path, architecture: str, config: Fields, defaults: Defaults, traits: DecoderTraits
+) -> ModelConfig:
+    """Read what all families of the shared decoder have.
 
-
-def read_llama(path: Path, architecture: str, config: Fields) -> ModelConfig:
-    """Read a LlamaForCausalLM.
+    Args:
+        path: checkpoint directory.
+        architecture: name of the architecture.
+        config: of the checkpoint.
+        defaults: of the family.
+        traits: of its layers.
 
     Raises:
         ModelLoadError: names the field that is missing, out of range or not supported.
     """
-    return _read(path, architecture, config, _LLAMA)
-
-
-def read_mistral(path: Path, architecture: str, config: Fields) -> ModelConfig:
-    """Read a MistralForCausalLM; see read_llama."""
-    return _read(path, architecture, config, _MISTRAL)
-
-
-def read_qwen2(path: Path, architecture: str, config: Fields) -> ModelConfig:
-    """Read a Qwen2ForCausalLM; see read_llama."""
-    return _read(path, architecture, config, _QWEN2)
-
-
-def read_qwen3(path: Path, architecture: str, config: Fields) -> ModelConfig:
-    """Read a Qwen3ForCausalLM; see read_llama."""
-    return _read(path, architecture, config, _QWEN3)
-
-
-def _read(path: Path, architecture: str, config: Fields, variant: _Variant) -> ModelConfig:
     vocab_size = config.integer("vocab_size", 1, MAX_VOCAB)
     hidden_size = config.integer("hidden_size", 1, MAX_WIDTH)
     num_layers = config.integer("num_hidden_layers", 1, MAX_LAYERS)
     num_heads = config.integer("num_attention_heads", 1, MAX_HEADS)
-    max_positions = config.integer("max_position_embeddings", 1, MAX_LEN, variant.max_positions)
-    head_dim = _head_dim(config, hidden_size, num_heads, variant.head_dim)
+    max_positions = config.integer("max_position_embeddings", 1, MAX_LEN, defaults.max_positions)
+    head_dim = _head_dim(config, hidden_size, num_heads, defaults.head_dim)
     rope = read_rope_config(config, max_positions)
-    biases = variant.biases(config)
     activation = config.text("hidden_act", "silu")
     if activation not in ("silu", "swish"):
         raise config.error("hidden_act", f"must be silu (also called swish), got {activation!r}")
@@ -120,7 +74,7 @@ def _read(path: Path, architecture: str, config: Fields, variant: _Variant) -> M
         intermediate_size=config.integer("intermediate_size", 1, MAX_WIDTH),
         num_layers=num_layers,
         num_heads=num_heads,
-        num_kv_heads=_num_kv_heads(config, num_heads, variant.num_kv_heads),
+        num_kv_heads=_num_kv_heads(config, num_heads, defaults.num_kv_heads),
         head_dim=head_dim,
         max_position_embeddings=max_positions,
         max_model_len=_extended_len(config, rope, max_positions),
@@ -128,13 +82,10 @@ def _read(path: Path, architecture: str, config: Fields, variant: _Variant) -> M
         activation="silu",
         tie_word_embeddings=config.boolean("tie_word_embeddings", False),
         named_eos_token_ids=read_eos_token_ids(path, config),
-        sliding_windows=variant.windows(config, num_layers),
+        sliding_windows=defaults.windows(config, num_layers),
         attention_scales=(head_dim**-0.5,) * num_layers,
-        qkv_bias=biases.qkv,
-        output_bias=biases.output,
-        mlp_bias=biases.mlp,
-        qk_norm=variant.qk_norm,
-        rope=rope,
+        ropes=(rope,) * num_layers,
+        traits=traits,
     )
 
 

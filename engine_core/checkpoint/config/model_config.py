@@ -5,6 +5,7 @@ from __future__ import annotations
 import msgspec
 
 from splitserve.engine_core.checkpoint.config.rope_config import RopeConfig
+from splitserve.engine_core.checkpoint.config.traits import DecoderTraits
 from splitserve.engine_core.errors import ConfigError
 
 
@@ -28,10 +29,8 @@ class ModelConfig(msgspec.Struct, frozen=True, kw_only=True):
         named_eos_token_ids: EOS ids named by the checkpoint; some may be outside a small vocabulary.
         sliding_windows: per layer, how many tokens a query sees, including itself; 0 for all.
         attention_scales: per layer, the factor of the dot product of query and key.
-        qkv_bias, output_bias: query, key and value projections have biases; the attention's output has one.
-        mlp_bias: all three MLP projections have one.
-        qk_norm: queries and keys are RMS-normalised per head before the rotation.
-        rope: rotary embedding, None for learned positions.
+        ropes: per layer, its rotary embedding, None for a layer without; () for learned positions.
+        traits: what else distinguishes the layers of the shared decoder.
         has_custom_code: config.json names Python code of the checkpoint's, which is never executed.
     """
 
@@ -54,11 +53,8 @@ class ModelConfig(msgspec.Struct, frozen=True, kw_only=True):
     named_eos_token_ids: tuple[int, ...]
     sliding_windows: tuple[int, ...]
     attention_scales: tuple[float, ...]
-    qkv_bias: bool = False
-    output_bias: bool = False
-    mlp_bias: bool = False
-    qk_norm: bool = False
-    rope: RopeConfig | None = None
+    ropes: tuple[RopeConfig | None, ...] = ()
+    traits: DecoderTraits = DecoderTraits()
     has_custom_code: bool = False
 
     @property

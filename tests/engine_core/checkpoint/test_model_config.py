@@ -10,6 +10,8 @@ import pytest
 
 from splitserve.engine_core.checkpoint.config.architectures import read_model_config
 from splitserve.engine_core.checkpoint.config.model_config import ModelConfig
+from splitserve.engine_core.checkpoint.config.rope_config import RopeConfig
+from splitserve.engine_core.checkpoint.config.traits import DecoderTraits
 from splitserve.engine_core.checkpoint.weight_files import Checkpoint
 from splitserve.engine_core.errors import ConfigError, ModelLoadError
 
@@ -52,11 +54,11 @@ def test_a_llama_config_is_read_with_its_defaults(tmp_path: Path) -> None:
     assert (config.num_layers, config.num_heads, config.num_kv_heads, config.head_dim) == (3, 6, 2, 8)
     assert (config.vocab_size, config.hidden_size, config.intermediate_size) == (331, 48, 80)
     assert (config.max_model_len, config.dtype, config.eos_token_ids) == (512, "bfloat16", (2,))
-    assert (config.tie_word_embeddings, config.qkv_bias, config.mlp_bias) == (False, False, False)
+    assert not config.tie_word_embeddings
+    assert config.traits == DecoderTraits()
     assert config.norm_eps == 1e-6
     assert config.attention_scales == (8**-0.5,) * 3
-    assert config.rope is not None
-    assert (config.rope.rope_type, config.rope.theta) == ("default", 10000.0)
+    assert config.ropes == (RopeConfig(rope_type="default", theta=10000.0),) * 3
 
 
 def test_absent_kv_heads_mean_as_many_as_query_heads(tmp_path: Path) -> None:
@@ -66,7 +68,7 @@ def test_absent_kv_heads_mean_as_many_as_query_heads(tmp_path: Path) -> None:
 def test_a_gpt2_config_is_read_with_its_defaults(tmp_path: Path) -> None:
     config = read(tmp_path, GPT2)
     assert (config.max_model_len, config.intermediate_size, config.head_dim) == (128, 192, 8)
-    assert (config.activation, config.tie_word_embeddings, config.rope) == ("gelu_tanh", True, None)
+    assert (config.activation, config.tie_word_embeddings, config.ropes) == ("gelu_tanh", True, ())
 
 
 BAD_LLAMA = [

@@ -12,6 +12,7 @@ from transformers.models.llama.modeling_llama import LlamaRotaryEmbedding
 
 from splitserve.engine_core.checkpoint.config.architectures import read_model_config
 from splitserve.engine_core.checkpoint.config.model_config import ModelConfig
+from splitserve.engine_core.checkpoint.config.rope_config import RopeConfig
 from splitserve.engine_core.errors import ModelLoadError
 from splitserve.worker.layers.rotary import cos_sin_table
 from tests.engine_core.checkpoint.test_model_config import LLAMA
@@ -43,11 +44,16 @@ def read(path: Path, **changes: object) -> ModelConfig:
     return read_model_config(path)
 
 
+def rope_of(config: ModelConfig) -> RopeConfig:
+    (rope,) = set(config.ropes)
+    assert rope is not None
+    return rope
+
+
 @pytest.mark.parametrize("scaling", SCALINGS)
 def test_the_table_is_bit_for_bit_that_of_transformers(scaling: dict[str, object], tmp_path: Path) -> None:
     config = read(tmp_path, rope_theta=5000.0, rope_scaling=scaling)
-    assert config.rope is not None
-    table = cos_sin_table(config.rope, config.head_dim, 512)
+    table = cos_sin_table(rope_of(config), config.head_dim, 512)
 
     reference = LlamaConfig(
         hidden_size=48,
@@ -63,12 +69,11 @@ def test_the_table_is_bit_for_bit_that_of_transformers(scaling: dict[str, object
 @pytest.mark.parametrize("scaling", SCALINGS)
 def test_old_and_new_layout_mean_the_same(scaling: dict[str, object], tmp_path: Path) -> None:
     old_scaling = {"type" if name == "rope_type" else name: value for name, value in scaling.items()}
-    new = read(tmp_path, rope_parameters={**scaling, "rope_theta": 77.0}).rope
-    assert new is not None
+    new = rope_of(read(tmp_path, rope_parameters={**scaling, "rope_theta": 77.0}))
     assert new.theta == 77.0
-    assert read(tmp_path, rope_theta=77.0, rope_scaling=scaling).rope == new
-    assert read(tmp_path, rope_theta=77.0, rope_scaling=old_scaling).rope == new
-    assert read(tmp_path, rope_theta=77.0, rope_parameters=scaling).rope == new
+    assert rope_of(read(tmp_path, rope_theta=77.0, rope_scaling=scaling)) == new
+    assert rope_of(read(tmp_path, rope_theta=77.0, rope_scaling=old_scaling)) == new
+    assert rope_of(read(tmp_path, rope_theta=77.0, rope_parameters=scaling)) == new
 
 
 def test_yarn_serves_the_stretched_context(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""How GPT-2's config.json is read: learned positions, GELU, and an attention scale per layer."""
+"""GPT-2: learned positions, GELU, and an attention scale per layer."""
 
 from __future__ import annotations
 

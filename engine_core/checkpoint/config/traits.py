@@ -1,0 +1,49 @@
+"""How the layers of a decoder differ from one family to another."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import msgspec
+
+
+class NormTraits(msgspec.Struct, frozen=True, kw_only=True):
+    """Norms of the residual stream, and where a layer has them.
+
+    Attributes:
+        before_attention, before_mlp: checkpoint names within a layer.
+    """
+
+    before_attention: str = "input_layernorm"
+    before_mlp: str = "post_attention_layernorm"
+
+
+class AttentionTraits(msgspec.Struct, frozen=True, kw_only=True):
+    """Projections of the attention, and what is done to queries and keys.
+
+    Attributes:
+        qkv_bias, output_bias: query, key and value projections have biases; the attention's output has one.
+        qk_norm: RMS norm of queries and keys before the rotation, over each head, or none.
+    """
+
+    qkv_bias: bool = False
+    output_bias: bool = False
+    qk_norm: Literal["none", "head"] = "none"
+
+
+class MlpTraits(msgspec.Struct, frozen=True, kw_only=True):
+    """The feed-forward half of a layer.
+
+    Attributes:
+        bias: all its projections have one.
+    """
+
+    bias: bool = False
+
+
+class DecoderTraits(msgspec.Struct, frozen=True, kw_only=True):
+    """What the worker chooses the layers of the shared decoder by; the defaults are Llama's."""
+
+    norms: NormTraits = NormTraits()
+    attention: AttentionTraits = AttentionTraits()
+    mlp: MlpTraits = MlpTraits()
