@@ -1,4 +1,4 @@
-// Checks and binding of silu_and_mul and gelu.
+// Checks and binding of silu_and_mul, gelu_and_mul, gelu, add, scale and soft_cap.
 #include "common/activation.h"
 
 #include <string_view>
@@ -8,31 +8,44 @@
 namespace splitserve {
 namespace {
 
-void run(const TensorView& out, const TensorView& x, Activation kind) {
-  const DeviceArgs args(x, "x");
+ActivationParams make_params(const DeviceArgs& args, const TensorView& out, const TensorView& x, int64_t size,
+                             Activation kind) {
   ActivationParams params{};
   params.dtype = args(x, "x").rank(2).rows_contiguous().activation();
   params.tokens = x.size(0);
-  params.size = x.size(1);
-  if (kind == Activation::kSiluAndMul) {
-    SPLITSERVE_CHECK_VALUE(params.size % 2 == 0, "x: expected an even last dimension, got " << params.size);
-    params.size /= 2;
-  }
-  args(out, "out")
-      .activation(params.dtype)
-      .rank(2)
-      .size(0, params.tokens)
-      .size(1, params.size)
-      .rows_contiguous();
+  params.size = size;
+  args(out, "out").activation(params.dtype).rank(2).size(0, params.tokens).size(1, size).rows_contiguous();
   params.out = out.data_ptr();
   params.x = x.data_ptr();
   params.out_stride = out.stride(0);
   params.x_stride = x.stride(0);
   params.kind = kind;
+  return params;
+}
+
+void run(const TensorView& out, const TensorView& x, Activation kind, double factor = 1.0) {
+  const DeviceArgs args(x, "x");
+  args(x, "x").rank(2);
+  ActivationParams params = make_params(args, out, x, x.size(1), kind);
+  params.factor = static_cast<float>(factor);
   SPLITSERVE_RUN(activation, params, args.device());
 }
 
-void silu_and_mul(TensorView out, TensorView x) { run(out, x, Activation::kSiluAndMul); }
+// x holds gates, then what they are multiplied with.
+void run_gated(const TensorView& out, const TensorView& x, Activation kind) {
+  const DeviceArgs args(x, "x");
+  args(x, "x").rank(2);
+  const int64_t size = x.size(1) / 2;
+  SPLITSERVE_CHECK_VALUE(x.size(1) % 2 == 0, "x: expected an even last dimension, got " << x.size(1));
+  ActivationParams params = make_params(args, out, x, size, kind);
+  params.y = static_cast<const char*>(params.x) + size * dtype_bytes(params.dtype);
+  params.y_stride = params.x_stride;
+  SPLITSERVE_RUN(activation, params, args.device());
+}
+
+void silu_and_mul(TensorView out, TensorView x) { run_gated(out, x, Activation::kSiluAndMul); }
+
+void gelu_and_mul(TensorView out, TensorView x) { run_gated(out, x, Activation::kGeluTanhAndMul); }
 
 void gelu(TensorView out, TensorView x, const tvm::ffi::String& approximate) {
   const bool is_tanh = approximate == "tanh";
@@ -41,8 +54,32 @@ void gelu(TensorView out, TensorView x, const tvm::ffi::String& approximate) {
   run(out, x, is_tanh ? Activation::kGeluTanh : Activation::kGelu);
 }
 
+void add(TensorView out, TensorView x, TensorView y) {
+  const DeviceArgs args(x, "x");
+  args(x, "x").rank(2);
+  ActivationParams params = make_params(args, out, x, x.size(1), Activation::kAdd);
+  args(y, "y").activation(params.dtype).rank(2).size(0, params.tokens).size(1, params.size).rows_contiguous();
+  params.y = y.data_ptr();
+  params.y_stride = y.stride(0);
+  SPLITSERVE_RUN(activation, params, args.device());
+}
+
+void scale(TensorView out, TensorView x, double factor) {
+  SPLITSERVE_CHECK_VALUE(factor > 0.0, "factor: must be positive, got " << factor);
+  run(out, x, Activation::kScale, factor);
+}
+
+void soft_cap(TensorView out, TensorView x, double cap) {
+  SPLITSERVE_CHECK_VALUE(cap > 0.0, "cap: must be positive, got " << cap);
+  run(out, x, Activation::kSoftCap, cap);
+}
+
 }  // namespace
 }  // namespace splitserve
 
 TVM_FFI_DLL_EXPORT_TYPED_FUNC(silu_and_mul, splitserve::silu_and_mul);
+TVM_FFI_DLL_EXPORT_TYPED_FUNC(gelu_and_mul, splitserve::gelu_and_mul);
 TVM_FFI_DLL_EXPORT_TYPED_FUNC(gelu, splitserve::gelu);
+TVM_FFI_DLL_EXPORT_TYPED_FUNC(add, splitserve::add);
+TVM_FFI_DLL_EXPORT_TYPED_FUNC(scale, splitserve::scale);
+TVM_FFI_DLL_EXPORT_TYPED_FUNC(soft_cap, splitserve::soft_cap);

@@ -97,7 +97,8 @@ void kv_write(TensorView k, TensorView v, TensorView k_cache, TensorView v_cache
 
 void rotary_kv_write(TensorView q, TensorView k, TensorView v, TensorView positions, TensorView cos_sin,
                      TensorView k_cache, TensorView v_cache, TensorView slot_mapping,
-                     Optional<TensorView> q_norm, Optional<TensorView> k_norm, double eps) {
+                     Optional<TensorView> q_norm, Optional<TensorView> k_norm, double eps,
+                     double norm_offset) {
   const DeviceArgs args(q, "q");
   RotaryKvWriteParams params{};
   params.write = write_params(args, k, v, k_cache, v_cache, slot_mapping);
@@ -106,6 +107,7 @@ void rotary_kv_write(TensorView q, TensorView k, TensorView v, TensorView positi
   params.rotary.q_norm = norm_of(args, q_norm, "q_norm", params.write);
   params.rotary.k_norm = norm_of(args, k_norm, "k_norm", params.write);
   params.rotary.eps = static_cast<float>(eps);
+  params.rotary.norm_offset = static_cast<float>(norm_offset);
   SPLITSERVE_RUN_CHECKED(rotary_kv_write, check_both, params, args.device());
 }
 

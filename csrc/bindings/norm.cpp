@@ -40,15 +40,18 @@ void set_bias(const DeviceArgs& args, NormParams* params, const TensorView& bias
                      .data<void>();
 }
 
-void rms_norm(TensorView out, TensorView x, TensorView weight, double eps) {
+void rms_norm(TensorView out, TensorView x, TensorView weight, double eps, double offset) {
   const DeviceArgs args(x, "x");
-  const NormParams params = make_params(args, out, x, weight, eps);
+  NormParams params = make_params(args, out, x, weight, eps);
+  params.offset = static_cast<float>(offset);
   SPLITSERVE_RUN(rms_norm, params, args.device());
 }
 
-void fused_add_rms_norm(TensorView out, TensorView x, TensorView residual, TensorView weight, double eps) {
+void fused_add_rms_norm(TensorView out, TensorView x, TensorView residual, TensorView weight, double eps,
+                        double offset) {
   const DeviceArgs args(x, "x");
   NormParams params = make_params(args, out, x, weight, eps);
+  params.offset = static_cast<float>(offset);
   params.residual = rows_of(args, residual, "residual", x, params.dtype);
   SPLITSERVE_RUN(rms_norm, params, args.device());
 }

@@ -40,6 +40,7 @@ struct RotaryParams {
   const void* q_norm;  // [head_dim], weights of the RMS norm of each query; nullptr: none
   const void* k_norm;  // [head_dim], of each key
   float eps;
+  float norm_offset;     // added to these weights
   IndexArray positions;  // [tokens]
   const float* cos_sin;  // [max_pos, rot_dim]: first half cosines, second half sines
   int64_t cos_sin_stride;

@@ -20,6 +20,7 @@ struct NormParams {
   int64_t rows;
   int64_t hidden;
   float eps;
+  float offset;  // added to the weights; RMS norm only
   DType dtype;
 };
 

@@ -18,6 +18,7 @@ struct HeadTurn {
   const float* sines;
   const T* norm;  // weights; nullptr: no norm
   float eps;
+  float norm_offset;  // added to the weights
 };
 
 // kHeads at once: one's root and quotient are not waited for, angles and weights are loaded once. kWhole: a
@@ -37,7 +38,7 @@ SPLITSERVE_INLINE void turn_group(const HeadTurn<T>& turn, T* first) {
     return kNorm ? rounded_to<T>(x * factors[h] * weight) : x;
   };
   const auto weight_at = [&turn](int64_t i, int64_t n) {
-    return kNorm ? load_up_to(turn.norm + i, n) : Vec{};
+    return kNorm ? load_up_to(turn.norm + i, n) + turn.norm_offset : Vec{};
   };
   for (int64_t i = 0; i < turn.half; i += kLanes) {
     const int64_t n = kWhole ? kLanes : turn.half - i, j = turn.half + i;

@@ -1,4 +1,4 @@
-"""silu_and_mul and gelu on a GPU."""
+"""Activations, sums, multiplication by a number and soft caps on a GPU."""
 
 from typing import Literal
 
@@ -28,6 +28,30 @@ def test_silu_and_mul_matches_reference(gpu: Gpu, size: int, dtype: torch.dtype)
     gpu.ops.silu_and_mul(out, x)
     gate, up = x.split(size, dim=1)
     assert_as_exact_as_torch(out, F.silu(gate) * up, F.silu(gate.double()) * up.double())
+
+
+@pytest.mark.parametrize("size", SIZES)
+def test_gelu_and_mul_matches_reference(gpu: Gpu, size: int, dtype: torch.dtype) -> None:
+    x = spread(gpu, 4, 2 * size, dtype)
+    out = gpu.empty_like(x[:, :size])
+    gpu.ops.gelu_and_mul(out, x)
+    gate, up = x.split(size, dim=1)
+    exact = F.gelu(gate.double(), approximate="tanh") * up.double()
+    assert_as_exact_as_torch(out, F.gelu(gate, approximate="tanh") * up, exact)
+
+
+@pytest.mark.parametrize("size", [33, 256])
+def test_sums_products_and_caps_match_reference(gpu: Gpu, size: int, dtype: torch.dtype) -> None:
+    x, y = spread(gpu, 4, size, dtype), spread(gpu, 4, 2 * size, dtype)[:, size:]
+    out = gpu.empty_like(x)
+    gpu.ops.add(out, x, y)
+    assert_same_bits(out, x + y)
+    gpu.ops.add(out, out, y)
+    assert_same_bits(out, x + y + y)
+    gpu.ops.scale(out, x, 0.22)
+    assert_same_bits(out, (x.float() * 0.22).to(dtype))
+    gpu.ops.soft_cap(out, x, 5.0)
+    assert_as_exact_as_torch(out, 5 * (x / 5).tanh(), 5 * (x.double() / 5).tanh())
 
 
 @pytest.mark.parametrize("approximate", ["none", "tanh"])

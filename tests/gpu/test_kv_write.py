@@ -40,11 +40,11 @@ class Step:
         size = (tokens, 2, 4, head_dim)
         self.k_cache, self.v_cache = (torch.full(size, -7.0, dtype=dtype).to(gpu.device) for _ in range(2))
 
-    def run(self) -> None:
+    def run(self, offset: float = 0.0) -> None:
         cache = (self.k_cache, self.v_cache, self.slots)
         turn = (self.positions, self.table)
         q_norm, k_norm = self.norms
-        self.gpu.ops.rotary_kv_write(self.q, self.k, self.v, *turn, *cache, q_norm, k_norm, EPS)
+        self.gpu.ops.rotary_kv_write(self.q, self.k, self.v, *turn, *cache, q_norm, k_norm, EPS, offset)
 
     def written(self, cache: Tensor) -> Tensor:
         """What the cache holds of the tokens that have a slot, [tokens, heads, D]."""
@@ -55,6 +55,17 @@ class Step:
 @pytest.fixture(params=[False, True], ids=["plain", "norms"])
 def has_norms(request: pytest.FixtureRequest) -> bool:
     return request.param
+
+
+def test_an_offset_is_added_to_the_weights_of_the_norms(gpu: Gpu) -> None:
+    step = Step(gpu, 80, 32, torch.float32, has_norms=True)
+    q = step.q.clone()
+    step.run(offset=1.0)
+    weight = step.norms[0]
+    assert weight is not None
+    torchs = turned(q, step.positions, step.table, 1 + weight, EPS)
+    exact = turned(q.double(), step.positions, step.table, 1 + weight.double(), EPS)
+    assert_as_exact_as_torch(step.q, torchs, exact)
 
 
 @pytest.mark.parametrize(("head_dim", "rot_dim"), SHAPES)

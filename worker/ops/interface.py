@@ -41,25 +41,30 @@ class Kernels(ABC, Generic[MatrixT_contra]):
         self._layer_norm = library.layer_norm
         self._fused_add_layer_norm = library.fused_add_layer_norm
         self._silu_and_mul = library.silu_and_mul
+        self._gelu_and_mul = library.gelu_and_mul
         self._gelu = library.gelu
+        self._add = library.add
+        self._scale = library.scale
+        self._soft_cap = library.soft_cap
         self._sum_parts = library.sum_parts
         self._rotary_kv_write = library.rotary_kv_write
         self._kv_write = library.kv_write
         self._move_blocks = library.move_blocks
 
-    def rms_norm(self, out: Tensor, x: Tensor, weight: Tensor, eps: float) -> None:
-        """Write x / sqrt(mean(x^2) + eps) * weight to out, over the last dimension.
+    def rms_norm(self, out: Tensor, x: Tensor, weight: Tensor, eps: float, offset: float = 0.0) -> None:
+        """Write x / sqrt(mean(x^2) + eps) * (weight + offset) to out, over the last dimension.
 
         Args:
             out: like x; may be x.
             x: [T, H].
             weight: [H].
             eps: added to the mean square.
+            offset: added to the weights in float32.
         """
-        self._rms_norm(out, x, weight, eps)
+        self._rms_norm(out, x, weight, eps, offset)
 
     def fused_add_rms_norm(
-        self, out: Tensor, x: Tensor, residual: Tensor, weight: Tensor, eps: float
+        self, out: Tensor, x: Tensor, residual: Tensor, weight: Tensor, eps: float, offset: float = 0.0
     ) -> None:
         """Add x to residual in place, rounded to its dtype, then out = rms_norm(residual).
 
@@ -69,8 +74,9 @@ class Kernels(ABC, Generic[MatrixT_contra]):
             residual: like out.
             weight: [H].
             eps: added to the mean square.
+            offset: as for rms_norm.
         """
-        self._fused_add_rms_norm(out, x, residual, weight, eps)
+        self._fused_add_rms_norm(out, x, residual, weight, eps, offset)
 
     def layer_norm(self, out: Tensor, x: Tensor, weight: Tensor, bias: Tensor, eps: float) -> None:
         """Write (x - mean(x)) / sqrt(var(x) + eps) * weight + bias to out, over the last dimension.
@@ -108,6 +114,15 @@ class Kernels(ABC, Generic[MatrixT_contra]):
         """
         self._silu_and_mul(out, x)
 
+    def gelu_and_mul(self, out: Tensor, x: Tensor) -> None:
+        """Write gelu(gate) * up to out, in GELU's tanh form.
+
+        Args:
+            out: [T, I].
+            x: [T, 2 * I]: gate, then up.
+        """
+        self._gelu_and_mul(out, x)
+
     def gelu(self, out: Tensor, x: Tensor, approximate: Literal["none", "tanh"] = "none") -> None:
         """Gaussian error linear unit, exact or in its tanh form.
 
@@ -117,6 +132,36 @@ class Kernels(ABC, Generic[MatrixT_contra]):
             approximate: as in torch.nn.functional.gelu.
         """
         self._gelu(out, x, approximate)
+
+    def add(self, out: Tensor, x: Tensor, y: Tensor) -> None:
+        """Write x + y to out.
+
+        Args:
+            out: [T, H]; out may be x or y.
+            x: like out.
+            y: like out.
+        """
+        self._add(out, x, y)
+
+    def scale(self, out: Tensor, x: Tensor, factor: float) -> None:
+        """Write x * factor to out.
+
+        Args:
+            out: [T, H]; out may be x.
+            x: like out.
+            factor: above 0.
+        """
+        self._scale(out, x, factor)
+
+    def soft_cap(self, out: Tensor, x: Tensor, cap: float) -> None:
+        """Write cap * tanh(x / cap) to out, which lies between -cap and cap.
+
+        Args:
+            out: [T, V]; out may be x.
+            x: like out.
+            cap: above 0.
+        """
+        self._soft_cap(out, x, cap)
 
     def sum_parts(self, out: Tensor, parts: Tensor, bias: Tensor | None = None, first: int = 0) -> None:
         """Write the sum of several tensors' elements, added in order in float32, bias last, and rounded once.
@@ -166,6 +211,7 @@ class Kernels(ABC, Generic[MatrixT_contra]):
         q_norm: Tensor | None = None,
         k_norm: Tensor | None = None,
         eps: float = 0.0,
+        norm_offset: float = 0.0,
     ) -> None:
         """Normalise and rotate queries and keys, and write keys and values into the cache.
 
@@ -184,10 +230,10 @@ class Kernels(ABC, Generic[MatrixT_contra]):
             q_norm: [D], weights of the queries' norm; None: they have none.
             k_norm: [D], of the keys' norm, or None.
             eps: added to the mean squares.
+            norm_offset: added to the weights in float32.
         """
-        self._rotary_kv_write(
-            q, k, v, positions, cos_sin, k_cache, v_cache, slot_mapping, q_norm, k_norm, eps
-        )
+        places = (k_cache, v_cache, slot_mapping)
+        self._rotary_kv_write(q, k, v, positions, cos_sin, *places, q_norm, k_norm, eps, norm_offset)
 
     def kv_write(self, k: Tensor, v: Tensor, k_cache: Tensor, v_cache: Tensor, slot_mapping: Tensor) -> None:
         """Write this step's keys and values into the paged cache.

@@ -1,4 +1,4 @@
-// SiLU with gate, and GELU in its exact and its tanh form; fp32 inside.
+// SiLU and GELU with and without gate, sums, multiplication by a number, soft caps; fp32 inside.
 #include "cpu/kernels.h"
 #include "cpu/parallel.h"
 #include "cpu/vec_math.h"
@@ -7,22 +7,16 @@ namespace splitserve::SPLITSERVE_ISA {
 namespace {
 
 struct SiluAndMul {
-  static constexpr int kInputs = 2;
+  static constexpr bool kHasTwoInputs = true;
 
-  template <typename T>
-  static Vec apply(const T* x, int64_t n, int64_t size) {
-    const Vec gate = load_up_to(x, n);
-    return gate * sigmoid(gate) * load_up_to(x + size, n);
-  }
+  static Vec apply(Vec gate, Vec up, float) { return gate * sigmoid(gate) * up; }
 };
 
 // x/2 * erfc(-x/sqrt(2)): unlike 1 + erf it loses nothing for negative x.
 struct Gelu {
-  static constexpr int kInputs = 1;
+  static constexpr bool kHasTwoInputs = false;
 
-  template <typename T>
-  static Vec apply(const T* p, int64_t n, int64_t) {
-    const Vec x = load_up_to(p, n);
+  static Vec apply(Vec x, Vec, float) {
     const Vec z = x * 0.70710678f;
     const Vec tail = erfc_positive(z < Vec{} ? -z : z);
     return x * 0.5f * (z < Vec{} ? tail : 2.0f - tail);
@@ -31,14 +25,36 @@ struct Gelu {
 
 // x/2 * (1 + tanh(u)) written as x * sigmoid(2u).
 struct GeluTanh {
-  static constexpr int kInputs = 1;
+  static constexpr bool kHasTwoInputs = false;
 
-  template <typename T>
-  static Vec apply(const T* p, int64_t n, int64_t) {
-    const Vec x = load_up_to(p, n);
+  static Vec apply(Vec x, Vec, float) {
     const Vec u = 0.79788456f * (x + 0.044715f * x * x * x);
     return x * sigmoid(u + u);
   }
+};
+
+struct GeluTanhAndMul {
+  static constexpr bool kHasTwoInputs = true;
+
+  static Vec apply(Vec gate, Vec up, float factor) { return GeluTanh::apply(gate, up, factor) * up; }
+};
+
+struct Add {
+  static constexpr bool kHasTwoInputs = true;
+
+  static Vec apply(Vec x, Vec y, float) { return x + y; }
+};
+
+struct Scale {
+  static constexpr bool kHasTwoInputs = false;
+
+  static Vec apply(Vec x, Vec, float factor) { return x * factor; }
+};
+
+struct SoftCap {
+  static constexpr bool kHasTwoInputs = false;
+
+  static Vec apply(Vec x, Vec, float cap) { return cap * tanh(x / cap); }
 };
 
 template <typename T, typename Function>
@@ -46,13 +62,21 @@ void rows(const ActivationParams& p) {
   parallel_for(p.tokens, p.tokens * p.size * 4, [&p](int64_t begin, int64_t end) {
     for (int64_t token = begin; token < end; ++token) {
       const T* x = static_cast<const T*>(p.x) + token * p.x_stride;
+      const T* y = static_cast<const T*>(p.y) + token * p.y_stride;
       T* out = static_cast<T*>(p.out) + token * p.out_stride;
       // The next row is fetched meanwhile: the output of a product has left the caches near the core, and the
       // hardware fetches ahead within a page only.
-      const T* next = token + 1 < end ? x + p.x_stride : x;
+      const bool has_next = token + 1 < end;
+      const T *next_x = has_next ? x + p.x_stride : x, *next_y = has_next ? y + p.y_stride : y;
       for (int64_t i = 0; i < p.size; i += kLanes) {
-        for (int input = 0; input < Function::kInputs; ++input) __builtin_prefetch(next + input * p.size + i);
-        store_up_to(out + i, Function::apply(x + i, p.size - i, p.size), p.size - i);
+        const int64_t n = p.size - i;
+        __builtin_prefetch(next_x + i);
+        Vec second{};
+        if constexpr (Function::kHasTwoInputs) {
+          __builtin_prefetch(next_y + i);
+          second = load_up_to(y + i, n);
+        }
+        store_up_to(out + i, Function::apply(load_up_to(x + i, n), second, p.factor), n);
       }
     }
   });
@@ -63,10 +87,18 @@ void dispatch(const ActivationParams& p) {
   switch (p.kind) {
     case Activation::kSiluAndMul:
       return rows<T, SiluAndMul>(p);
+    case Activation::kGeluTanhAndMul:
+      return rows<T, GeluTanhAndMul>(p);
     case Activation::kGelu:
       return rows<T, Gelu>(p);
     case Activation::kGeluTanh:
       return rows<T, GeluTanh>(p);
+    case Activation::kAdd:
+      return rows<T, Add>(p);
+    case Activation::kScale:
+      return rows<T, Scale>(p);
+    case Activation::kSoftCap:
+      return rows<T, SoftCap>(p);
   }
 }
 

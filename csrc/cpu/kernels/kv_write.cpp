@@ -86,7 +86,7 @@ void turn(const HeadRows& heads, const RotaryKvWriteParams& p, int64_t token, co
   const float* cosines = r.cos_sin + r.positions[token] * r.cos_sin_stride;
   const int64_t half = r.rot_dim / 2;
   turn_heads<T>({row_of<T>(heads, token, 0), heads.head_stride, p.write.head_dim, half, cosines,
-                 cosines + half, static_cast<const T*>(norm), r.eps},
+                 cosines + half, static_cast<const T*>(norm), r.eps, r.norm_offset},
                 heads.heads);
 }
 

@@ -1,4 +1,4 @@
-// SiLU with gate, and GELU in its exact and its tanh form; fp32 inside.
+// SiLU and GELU with and without gate, sums, multiplication by a number, soft caps; fp32 inside.
 #include "cuda/dispatch.h"
 #include "cuda/kernels.h"
 #include "cuda/rows.cuh"
@@ -15,32 +15,73 @@ __device__ float sigmoid(float x) {
 }
 
 struct SiluAndMul {
-  static constexpr bool kHasGate = true;
+  static constexpr bool kHasTwoInputs = true;
 
   template <typename T>
-  static __device__ float apply(float gate, float up) {
+  static __device__ float apply(float gate, float up, float) {
     return gate * sigmoid<T>(gate) * up;
   }
 };
 
 // x/2 * erfc(-x/sqrt(2)): unlike 1 + erf it loses nothing for negative x.
 struct Gelu {
-  static constexpr bool kHasGate = false;
+  static constexpr bool kHasTwoInputs = false;
 
   template <typename T>
-  static __device__ float apply(float x, float) {
+  static __device__ float apply(float x, float, float) {
     return x * 0.5f * erfcf(x * -0.70710678f);
   }
 };
 
 // x/2 * (1 + tanh(u)) written as x * sigmoid(2u).
+template <typename T>
+__device__ float gelu_tanh(float x) {
+  const float u = 0.79788456f * (x + 0.044715f * x * x * x);
+  return x * sigmoid<T>(u + u);
+}
+
 struct GeluTanh {
-  static constexpr bool kHasGate = false;
+  static constexpr bool kHasTwoInputs = false;
 
   template <typename T>
-  static __device__ float apply(float x, float) {
-    const float u = 0.79788456f * (x + 0.044715f * x * x * x);
-    return x * sigmoid<T>(u + u);
+  static __device__ float apply(float x, float, float) {
+    return gelu_tanh<T>(x);
+  }
+};
+
+struct GeluTanhAndMul {
+  static constexpr bool kHasTwoInputs = true;
+
+  template <typename T>
+  static __device__ float apply(float gate, float up, float) {
+    return gelu_tanh<T>(gate) * up;
+  }
+};
+
+struct Add {
+  static constexpr bool kHasTwoInputs = true;
+
+  template <typename T>
+  static __device__ float apply(float x, float y, float) {
+    return x + y;
+  }
+};
+
+struct Scale {
+  static constexpr bool kHasTwoInputs = false;
+
+  template <typename T>
+  static __device__ float apply(float x, float, float factor) {
+    return x * factor;
+  }
+};
+
+struct SoftCap {
+  static constexpr bool kHasTwoInputs = false;
+
+  template <typename T>
+  static __device__ float apply(float x, float, float cap) {
+    return cap * tanhf(x / cap);
   }
 };
 
@@ -49,21 +90,22 @@ __global__ void __launch_bounds__(256) activate(ActivationParams p, uint32_t blo
   const int64_t token = row_index(blocks_per_row);
   const int size = static_cast<int>(p.size);
   const T* x = static_cast<const T*>(p.x) + token * p.x_stride;
+  const T* y = static_cast<const T*>(p.y) + token * p.y_stride;
   T* out = static_cast<T*>(p.out) + token * p.out_stride;
   Chunk first[kChunksPerThread], second[kChunksPerThread];
 #pragma unroll
   for (int j = 0; j < kChunksPerThread; ++j) {
     const int begin = chunk_begin<T>(blocks_per_row, j);
     first[j] = load_chunk<kAligned>(x, begin, size);
-    if constexpr (Function::kHasGate) second[j] = load_chunk<kAligned>(x + size, begin, size);
+    if constexpr (Function::kHasTwoInputs) second[j] = load_chunk<kAligned>(y, begin, size);
   }
 #pragma unroll
   for (int j = 0; j < kChunksPerThread; ++j) {
     Floats<T> a = unpack<T>(first[j]), b{};
-    if constexpr (Function::kHasGate) b = unpack<T>(second[j]);
+    if constexpr (Function::kHasTwoInputs) b = unpack<T>(second[j]);
 #pragma unroll
     for (int i = 0; i < kChunk<T>; ++i) {
-      a.values[i] = Function::template apply<T>(a.values[i], b.values[i]);
+      a.values[i] = Function::template apply<T>(a.values[i], b.values[i], p.factor);
     }
     store_chunk<kAligned>(out, chunk_begin<T>(blocks_per_row, j), size, pack<T>(a));
   }
@@ -76,8 +118,10 @@ void activate_rows(const ActivationParams& p, cudaStream_t stream) {
   const bool aligned = Alignment()
                            .add(p.out)
                            .add(p.x)
+                           .add(p.y)
                            .add_bytes(p.out_stride * element)
                            .add_bytes(p.x_stride * element)
+                           .add_bytes(p.y_stride * element)
                            .add_bytes(p.size * element)
                            .is_aligned();
   with_type(p.dtype, aligned, [&]<typename T, bool kAligned>() {
@@ -91,10 +135,18 @@ void activation(const ActivationParams& params, cudaStream_t stream) {
   switch (params.kind) {
     case Activation::kSiluAndMul:
       return activate_rows<SiluAndMul>(params, stream);
+    case Activation::kGeluTanhAndMul:
+      return activate_rows<GeluTanhAndMul>(params, stream);
     case Activation::kGelu:
       return activate_rows<Gelu>(params, stream);
     case Activation::kGeluTanh:
       return activate_rows<GeluTanh>(params, stream);
+    case Activation::kAdd:
+      return activate_rows<Add>(params, stream);
+    case Activation::kScale:
+      return activate_rows<Scale>(params, stream);
+    case Activation::kSoftCap:
+      return activate_rows<SoftCap>(params, stream);
   }
 }
 

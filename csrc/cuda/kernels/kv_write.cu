@@ -36,6 +36,7 @@ template <typename T>
 struct HeadNorm {
   const T* weights;
   float inverse;
+  float offset;  // added to the weights
 };
 
 // The chunk at `begin` of a row of `size`, normed and rounded to its dtype, as in training, where the norm is
@@ -47,7 +48,7 @@ __device__ Floats<T> load_normed(const T* row, int begin, int size, const HeadNo
   const Floats<T> weight = unpack<T>(load_chunk<kAligned>(norm.weights, begin, size));
 #pragma unroll
   for (int i = 0; i < kChunk<T>; ++i)
-    x.values[i] = to_float(to<T>(x.values[i] * norm.inverse * weight.values[i]));
+    x.values[i] = to_float(to<T>(x.values[i] * norm.inverse * (weight.values[i] + norm.offset)));
   return x;
 }
 
@@ -57,7 +58,8 @@ __device__ void rotate_chunk(T* target, const T* source, int begin, int half, co
                              const HeadNorm<T>& norm) {
   const Floats<T> cosines = load_floats<kAligned, T>(angles, begin, angles == nullptr ? 0 : half);
   const Floats<T> sines = load_floats<kAligned, T>(angles + half, begin, angles == nullptr ? 0 : half);
-  const HeadNorm<T> norm_y{norm.weights == nullptr ? nullptr : norm.weights + half, norm.inverse};
+  const HeadNorm<T> norm_y{norm.weights == nullptr ? nullptr : norm.weights + half, norm.inverse,
+                           norm.offset};
   Floats<T> x = load_normed<kAligned>(source, begin, half, norm);
   Floats<T> y = load_normed<kAligned>(source + half, begin, half, norm_y);
 #pragma unroll
@@ -122,7 +124,7 @@ __global__ void __launch_bounds__(kMaxThreads) write_slots(KvWriteParams p) {
 struct Turn {
   int size, half;
   const float* angles;  // nullptr: to NaN
-  float eps;
+  float eps, norm_offset;
 };
 
 // Calls fn(chunk's first element) for this thread's share of `size` elements of a head.
@@ -150,7 +152,7 @@ __device__ float sum_squares(const T* head, int size) {
 // Turns one head by the threads of a row of the block, all of which call it; `target` may be `source`.
 template <bool kAligned, typename T>
 __device__ void turn_head(T* target, const T* source, const Turn& turn, const void* weights, bool has_head) {
-  HeadNorm<T> norm{static_cast<const T*>(weights), 1.0f};
+  HeadNorm<T> norm{static_cast<const T*>(weights), 1.0f, turn.norm_offset};
   if (weights != nullptr) {
     const float sum = sum_squares<kAligned>(source, has_head ? turn.size : 0);
     // What one thread of the warp writes below, others have read for this sum.
@@ -186,7 +188,8 @@ __global__ void __launch_bounds__(kMaxThreads, 2) turn_and_write(RotaryKvWritePa
   const KvWriteParams& w = p.write;
   const int64_t token = blockIdx.x, slot = w.slot_mapping[token];
   const int head_dim = static_cast<int>(w.head_dim);
-  const Turn turn{head_dim, static_cast<int>(p.rotary.rot_dim / 2), angles_of(p.rotary, token), p.rotary.eps};
+  const Turn turn{head_dim, static_cast<int>(p.rotary.rot_dim / 2), angles_of(p.rotary, token), p.rotary.eps,
+                  p.rotary.norm_offset};
   for_own_heads(p.q.heads, [&](int64_t head, bool has_head) {
     T* query = row_of<T>(p.q, token, head);
     turn_head<kAligned, T>(query, query, turn, p.rotary.q_norm, has_head);

@@ -100,8 +100,9 @@ struct Layer {
 };
 
 template <typename Norm, bool kAligned, typename T>
-__device__ void write_row(T* out, const Part& part, const Part& weights, const T* biases,
+__device__ void write_row(T* out, const Part& part, const Part& weights, const NormParams& p,
                           const Scaling& scaling, int size) {
+  const T* biases = static_cast<const T*>(p.bias);
 #pragma unroll
   for (int j = 0; j < kHeld; ++j) {
     Floats<T> x = unpack<T>(part[j]), bias{};
@@ -112,7 +113,7 @@ __device__ void write_row(T* out, const Part& part, const Part& weights, const T
       if constexpr (Norm::kHasBias) {
         x.values[i] = fmaf((x.values[i] - scaling.mean) * scaling.inverse, weight.values[i], bias.values[i]);
       } else {
-        x.values[i] = x.values[i] * scaling.inverse * weight.values[i];
+        x.values[i] = x.values[i] * scaling.inverse * (weight.values[i] + p.offset);
       }
     }
     store_chunk<kAligned>(out, begin_of<T>(j), size, pack<T>(x));
@@ -132,7 +133,7 @@ __global__ void __launch_bounds__(kMaxThreads) norm_rows(NormParams p) {
   load_part<kAligned>(static_cast<const T*>(p.weight), size, weights);
   if (p.residual.data != nullptr) add_to_residual<kAligned>(row_of<T>(p.residual, row), size, x);
   const Scaling scaling = Norm::template scaling<kAligned, T>(x, size, p.eps);
-  write_row<Norm, kAligned>(row_of<T>(p.out, row), x, weights, static_cast<const T*>(p.bias), scaling, size);
+  write_row<Norm, kAligned>(row_of<T>(p.out, row), x, weights, p, scaling, size);
 }
 
 void add_rows(Alignment* alignment, const NormRows& rows, int64_t element) {

@@ -41,7 +41,9 @@ class PlainWriter(CudaOps):
         q_norm: Tensor | None = None,
         k_norm: Tensor | None = None,
         eps: float = 0.0,
+        norm_offset: float = 0.0,
     ) -> None:
+        assert not norm_offset, "not written here"
         q.copy_(turned(q, positions, cos_sin, q_norm, eps))
         self.kv_write(turned(k, positions, cos_sin, k_norm, eps), v, k_cache, v_cache, slot_mapping)
 

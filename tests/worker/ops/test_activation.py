@@ -1,4 +1,4 @@
-"""silu_and_mul and gelu."""
+"""Activations, sums, multiplication by a number and soft caps."""
 
 from typing import Literal
 
@@ -26,6 +26,39 @@ def test_silu_and_mul_matches_reference(size: int, dtype: torch.dtype) -> None:
     ops.silu_and_mul(out, x)
     gate, up = x.split(size, dim=1)
     assert_as_exact_as_torch(out, F.silu(gate) * up, F.silu(gate.double()) * up.double())
+
+
+@pytest.mark.parametrize("size", SIZES)
+def test_gelu_and_mul_matches_reference(size: int, dtype: torch.dtype) -> None:
+    x = spread(7, 2 * size, dtype)
+    out = torch.empty(7, size, dtype=dtype)
+    ops.gelu_and_mul(out, x)
+    gate, up = x.split(size, dim=1)
+    exact = F.gelu(gate.double(), approximate="tanh") * up.double()
+    assert_as_exact_as_torch(out, F.gelu(gate, approximate="tanh") * up, exact)
+
+
+@pytest.mark.parametrize("size", SIZES)
+def test_sums_and_products_are_rounded_once(size: int, dtype: torch.dtype) -> None:
+    x, y = spread(7, size, dtype), spread(7, 2 * size, dtype)[:, size:]
+    out = torch.empty_like(x)
+    ops.add(out, x, y)
+    assert_same_bits(out, x + y)
+    ops.add(out, out, y)
+    assert_same_bits(out, x + y + y)
+    ops.scale(out, x, 0.22)
+    assert_same_bits(out, (x.float() * 0.22).to(dtype))
+    ops.scale(out, out, 3.0)
+    assert_same_bits(out, ((x.float() * 0.22).to(dtype).float() * 3.0).to(dtype))
+
+
+@pytest.mark.parametrize("size", SIZES)
+def test_a_soft_cap_matches_reference(size: int, dtype: torch.dtype) -> None:
+    x = spread(7, size, dtype)
+    out = x.clone()
+    ops.soft_cap(out, out, 5.0)
+    assert out.abs().max() <= 5.0
+    assert_as_exact_as_torch(out, 5 * (x / 5).tanh(), 5 * (x.double() / 5).tanh())
 
 
 @pytest.mark.parametrize("approximate", ["none", "tanh"])

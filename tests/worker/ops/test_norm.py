@@ -28,6 +28,20 @@ def test_rms_norm_matches_reference(hidden: int, dtype: torch.dtype) -> None:
     assert_as_exact_as_torch(out, F.rms_norm(x, (hidden,), weight, EPS), exact)
 
 
+@pytest.mark.parametrize("hidden", [1, 100])
+def test_an_offset_is_added_to_the_weights_unrounded(hidden: int, dtype: torch.dtype) -> None:
+    x, weight, _ = make(5, hidden, dtype)
+    out, residual = torch.empty_like(x), torch.randn(5, hidden).to(dtype)
+    ops.rms_norm(out, x, weight, EPS, 1.0)
+    exact = F.rms_norm(x.double(), (hidden,), 1 + weight.double(), EPS)
+    torchs = F.rms_norm(x.float(), (hidden,), 1 + weight.float(), EPS).to(dtype)
+    assert_as_exact_as_torch(out, torchs, exact)
+    total, fused = residual + x, torch.empty_like(x)
+    ops.rms_norm(out, total, weight, EPS, 1.0)
+    ops.fused_add_rms_norm(fused, x, residual, weight, EPS, 1.0)
+    assert_same_bits(fused, out)
+
+
 @pytest.mark.parametrize("hidden", SIZES[1:])
 def test_layer_norm_matches_reference(hidden: int, dtype: torch.dtype) -> None:
     x, weight, bias = make(5, hidden, dtype)

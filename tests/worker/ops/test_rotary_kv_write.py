@@ -38,12 +38,12 @@ class Step:
         size = (max(slots) // block + 2, HEADS[1], block, head_dim)
         self.k_cache, self.v_cache = (torch.full(size, -7.0, dtype=dtype) for _ in range(2))
 
-    def run(self, begin: int = 0, end: int | None = None) -> None:
+    def run(self, begin: int = 0, end: int | None = None, offset: float = 0.0) -> None:
         span = slice(begin, end)
         q, k, v = self.qkv[span].split(HEADS, dim=1)
         places = (self.k_cache, self.v_cache, self.slots[span])
         q_norm, k_norm = self.norms
-        ops.rotary_kv_write(q, k, v, self.positions[span], self.table, *places, q_norm, k_norm, EPS)
+        ops.rotary_kv_write(q, k, v, self.positions[span], self.table, *places, q_norm, k_norm, EPS, offset)
 
     @property
     def q(self) -> Tensor:
@@ -89,17 +89,18 @@ def test_queries_and_written_keys_match_the_reference(
     assert (step.values[others] == -7).all()
 
 
+@pytest.mark.parametrize("offset", [0.0, 1.0])
 @pytest.mark.parametrize("head_dim", [128, 24])
 def test_norms_have_the_bits_of_rms_norm_and_are_rounded_before_the_rotation(
-    head_dim: int, dtype: torch.dtype
+    head_dim: int, offset: float, dtype: torch.dtype
 ) -> None:
     step, apart = (Step([1, 2, 5, -1], head_dim, make_table(head_dim), dtype, True) for _ in range(2))
-    step.run()
+    step.run(offset=offset)
     q, k, _ = apart.qkv.split(HEADS, dim=1)
     for x, weight in zip((q, k), apart.norms, strict=True):
         rows = x.reshape(-1, head_dim)
         assert weight is not None
-        ops.rms_norm(rows, rows, weight, EPS)
+        ops.rms_norm(rows, rows, weight, EPS, offset)
         x.copy_(rows.view_as(x))
     apart.norms = (None, None)
     apart.run()
