@@ -44,6 +44,15 @@ _GPT2: dict[str, object] = {
     "eos_token_id": EOS_TOKEN_ID,
     "initializer_range": 0.25,
 }
+# What families need beside _DECODER, by the name of their transformers class: the name in a spec is its
+# lower case.
+_FAMILIES: dict[str, dict[str, object]] = {
+    "Llama": {},
+    "Mistral": {},
+    "Qwen2": {},
+    "Qwen3": {"head_dim": 24},
+    "Granite": {},
+}
 _CHAT_TEMPLATE = (
     "{% for message in messages %}<|{{ message.role }}|>{{ message.content }}<|end|>{% endfor %}"
     "{% if add_generation_prompt %}<|assistant|>{% endif %}"
@@ -56,7 +65,7 @@ class CheckpointSpec:
     """What to make.
 
     Attributes:
-        architecture: "llama", "mistral", "qwen2", "qwen3" or "gpt2".
+        architecture: "gpt2", or a name of _FAMILIES in lower case.
         settings: fields of the transformers config that differ from the defaults above.
         dtype: of the weights.
         max_shard_bytes: 0 for a single file.
@@ -104,13 +113,16 @@ def make_reference(spec: CheckpointSpec) -> PreTrainedModel:
     """Return the transformers model of a spec, fp32, its weights drawn from the spec's seed."""
     import transformers
 
-    names = {"llama": "Llama", "mistral": "Mistral", "qwen2": "Qwen2", "qwen3": "Qwen3", "gpt2": "GPT2"}
-    name = names[spec.architecture]
-    defaults = _GPT2 if spec.architecture == "gpt2" else _DECODER
-    if spec.architecture == "qwen3":
-        defaults = {**defaults, "head_dim": 24}
-    config = getattr(transformers, f"{name}Config")(**{**defaults, **spec.settings})
-    model_class = getattr(transformers, "GPT2LMHeadModel" if name == "GPT2" else f"{name}ForCausalLM")
+    if spec.architecture == "gpt2":
+        config, model_class = (
+            transformers.GPT2Config(**{**_GPT2, **spec.settings}),
+            transformers.GPT2LMHeadModel,
+        )
+    else:
+        (name,) = (name for name in _FAMILIES if name.lower() == spec.architecture)
+        settings = {**_DECODER, **_FAMILIES[name], **spec.settings}
+        config = getattr(transformers, f"{name}Config")(**settings)
+        model_class = getattr(transformers, f"{name}ForCausalLM")
     with torch.random.fork_rng():
         torch.manual_seed(spec.seed)
         model: PreTrainedModel = model_class(config)

@@ -19,6 +19,7 @@ class Embedding:
         role: name of the output buffer in the workspace.
         name: its tensor in the checkpoint is `name`.weight [num_rows, size].
         is_head: the output head shares its weight.
+        multiplier: of its rows.
         is_whole: every rank holds all rows instead of a shard.
     """
 
@@ -30,12 +31,14 @@ class Embedding:
         shape: tuple[int, int],
         *,
         is_head: bool = False,
+        multiplier: float = 1.0,
         is_whole: bool = False,
     ) -> None:
         self._ops = ctx.ops
         self._group = None if is_whole else ctx.group
         self._workspace = ctx.workspace
         self._role = role
+        self._multiplier = multiplier
         rows = range(shape[0]) if is_whole else ctx.share(shape[0])
         self._part = VocabularyPart(rows.start, shape[0])
         declare = ctx.plan.declare_head if is_head else ctx.plan.declare_rows
@@ -46,11 +49,13 @@ class Embedding:
         out = self._workspace.take(self._role, ids.shape[0], self.weight.shape[1])
         if self._group is None:
             self._ops.embedding(out, ids, self.weight.weight)
-            return out
-        own = self._workspace.take("own_rows", *out.shape)
-        self._ops.embedding(own, ids, self.weight.weight, self._part)
-        # All but one of the ranks add zeros, so this is exact.
-        self._group.sum_into(out, own)
+        else:
+            own = self._workspace.take("own_rows", *out.shape)
+            self._ops.embedding(own, ids, self.weight.weight, self._part)
+            # All but one of the ranks add zeros, so this is exact.
+            self._group.sum_into(out, own)
+        if self._multiplier != 1.0:
+            self._ops.scale(out, out, self._multiplier)
         return out
 
 
@@ -60,13 +65,22 @@ class OutputHead:
     Args:
         name: its tensor in the checkpoint is `name`.weight [V, H].
         tied: the embedding whose weight it shares; None if it has its own.
+        multiplier: of the logits.
     """
 
-    def __init__(self, ctx: LayerContext, name: str, shape: tuple[int, int], tied: Embedding | None) -> None:
+    def __init__(
+        self,
+        ctx: LayerContext,
+        name: str,
+        shape: tuple[int, int],
+        tied: Embedding | None,
+        multiplier: float = 1.0,
+    ) -> None:
         self._ops = ctx.ops
         self._group = ctx.group
         self._workspace = ctx.workspace
         self._vocab_size = shape[0]
+        self._multiplier = multiplier
         rows = ctx.share(shape[0])
         self._weight = tied.weight if tied else ctx.plan.declare_head(f"{name}.weight", shape, rows)
 
@@ -75,6 +89,8 @@ class OutputHead:
         count = hidden.shape[0]
         own = self._workspace.take("logits", count, self._weight.shape[0], torch.float32)
         self._ops.linear(own, hidden, self._weight.weight)
+        if self._multiplier != 1.0:
+            self._ops.scale(own, own, self._multiplier)
         if self._group is None:
             return own
         out = None
@@ -87,7 +103,8 @@ class OutputHead:
 def token_embedding(ctx: LayerContext, config: ModelConfig, name: str) -> Embedding:
     """Return the input embedding of a model; its output is the residual."""
     shape = (config.vocab_size, config.hidden_size)
-    return Embedding(ctx, "residual", name, shape, is_head=config.tie_word_embeddings)
+    multiplier = config.traits.multipliers.embedding
+    return Embedding(ctx, "residual", name, shape, is_head=config.tie_word_embeddings, multiplier=multiplier)
 
 
 def output_head(
@@ -102,6 +119,7 @@ def output_head(
         embedding: None if an earlier stage holds it; a tied head then loads its own copy.
     """
     shape = (config.vocab_size, config.hidden_size)
+    multiplier = config.traits.multipliers.logits
     if not config.tie_word_embeddings:
-        return OutputHead(ctx, HEAD, shape, None)
-    return OutputHead(ctx, embedding_name, shape, embedding)
+        return OutputHead(ctx, HEAD, shape, None, multiplier)
+    return OutputHead(ctx, embedding_name, shape, embedding, multiplier)

@@ -12,6 +12,7 @@ from splitserve.worker.layers.context import LayerContext
 from splitserve.worker.layers.linear import ColumnLinear, LinearSpec, RowLinear, Source
 from splitserve.worker.layers.mlp import GatedMLP
 from splitserve.worker.layers.norm import HeadNorms, RMSNorm
+from splitserve.worker.layers.residual import BranchEnd
 from splitserve.worker.layers.rotary import RotaryEmbedding
 from splitserve.worker.parallel.shares import scaled
 
@@ -31,6 +32,7 @@ class DecoderLayer:
     ) -> None:
         hidden_size, eps = config.hidden_size, config.norm_eps
         norms, mlp = config.traits.norms, config.traits.mlp
+        self._end = BranchEnd(ctx, config.traits.multipliers.residual)
         self._input_norm = RMSNorm(ctx, f"{name}.{norms.before_attention}", hidden_size, eps)
         self._attention = _attention(ctx, config, f"{name}.self_attn", index, rotary)
         self._post_norm = RMSNorm(ctx, f"{name}.{norms.before_mlp}", hidden_size, eps)
@@ -45,7 +47,8 @@ class DecoderLayer:
 
     def finish(self, attended: torch.Tensor, residual: torch.Tensor) -> torch.Tensor:
         """The rest of the layer, which works on each token by itself."""
-        return self._mlp(self._post_norm.add(self._attention.project(attended), residual))
+        delta = self._end(self._attention.project(attended))
+        return self._end(self._mlp(self._post_norm.add(delta, residual)))
 
 
 def _attention(

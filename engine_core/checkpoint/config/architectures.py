@@ -10,11 +10,13 @@ import msgspec
 
 from splitserve.engine_core.checkpoint.config.common_fields import open_config
 from splitserve.engine_core.checkpoint.config.families.gpt2 import read_gpt2
+from splitserve.engine_core.checkpoint.config.families.granite import read_granite
 from splitserve.engine_core.checkpoint.config.families.llama import read_llama
 from splitserve.engine_core.checkpoint.config.families.mistral import read_mistral
 from splitserve.engine_core.checkpoint.config.families.qwen import read_qwen2, read_qwen3
 from splitserve.engine_core.checkpoint.config.fields import Fields
 from splitserve.engine_core.checkpoint.config.model_config import ModelConfig
+from splitserve.engine_core.errors import ModelLoadError
 
 
 class Architecture(NamedTuple):
@@ -32,6 +34,7 @@ class Architecture(NamedTuple):
 
 ARCHITECTURES = {
     "GPT2LMHeadModel": Architecture("gpt2", read_gpt2),
+    "GraniteForCausalLM": Architecture("granite", read_granite),
     "LlamaForCausalLM": Architecture("llama", read_llama),
     "MistralForCausalLM": Architecture("mistral", read_mistral),
     "Qwen2ForCausalLM": Architecture("qwen2", read_qwen2),
@@ -74,10 +77,9 @@ def _architecture(config: Fields) -> str:
             _check_model_type(config, name)
             return name
     asked = ", ".join(map(repr, names[:4]))[:200] or "none"
-    raise config.error(
-        "architectures",
-        f"names {asked}, which is not supported; supported architectures: {', '.join(ARCHITECTURES)}",
-    )
+    error = config.error("architectures", f"names {asked}, which is not supported")
+    # Apart, as what is quoted of a file is cut, and this list is longer.
+    raise ModelLoadError(f"{error}; supported architectures: {', '.join(ARCHITECTURES)}")
 
 
 def _check_model_type(config: Fields, architecture: str) -> None:

@@ -41,9 +41,24 @@ class MlpTraits(msgspec.Struct, frozen=True, kw_only=True):
     bias: bool = False
 
 
+class Multipliers(msgspec.Struct, frozen=True, kw_only=True):
+    """Numbers above 0 that activations are multiplied with.
+
+    Attributes:
+        embedding: of the embedding's output.
+        residual: of the attention's and the MLP's output before it is added to the residual.
+        logits: of the output head's.
+    """
+
+    embedding: float = 1.0
+    residual: float = 1.0
+    logits: float = 1.0
+
+
 class DecoderTraits(msgspec.Struct, frozen=True, kw_only=True):
     """What the worker chooses the layers of the shared decoder by; the defaults are Llama's."""
 
     norms: NormTraits = NormTraits()
     attention: AttentionTraits = AttentionTraits()
     mlp: MlpTraits = MlpTraits()
+    multipliers: Multipliers = Multipliers()

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from splitserve.engine_core.checkpoint.config.architectures import read_model_config
+from splitserve.engine_core.checkpoint.config.architectures import ARCHITECTURES, read_model_config
 from splitserve.engine_core.checkpoint.config.model_config import ModelConfig
 from splitserve.engine_core.checkpoint.config.rope_config import RopeConfig
 from splitserve.engine_core.checkpoint.config.traits import DecoderTraits
@@ -147,7 +147,7 @@ def test_an_unknown_architecture_is_named_beside_the_supported_ones(asked: objec
         read(tmp_path, architectures=asked)
     if asked == ["BloomForCausalLM"]:
         assert "BloomForCausalLM" in str(raised.value)
-        assert "GPT2LMHeadModel, LlamaForCausalLM, MistralForCausalLM, Qwen2ForCausalLM" in str(raised.value)
+        assert str(raised.value).endswith(f"supported architectures: {', '.join(ARCHITECTURES)}")
 
 
 @pytest.mark.parametrize(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 
 from tests.checkpoints import CheckpointSpec
+from tests.worker.models.dense_cases import DENSE_CASES, MAIN_DENSE_CASES
 
 _LLAMA3 = {
     "rope_type": "llama3",
@@ -84,6 +85,7 @@ CASES: dict[str, CheckpointSpec] = {
     "gpt2-exact-gelu-unscaled": CheckpointSpec(
         "gpt2", {"activation_function": "gelu", "scale_attn_weights": False, "n_layer": 1}
     ),
+    **DENSE_CASES,
 }
 
 # One per architecture, for what is slower to test and does not differ within an architecture.
@@ -93,6 +95,7 @@ MAIN_CASES = [
     "qwen2-upper-windows",
     "qwen3-layer-types",
     "gpt2-tied",
+    *MAIN_DENSE_CASES,
 ]
 
 

@@ -11,15 +11,20 @@ from splitserve.engine_core.checkpoint.config.model_config import ModelConfig
 from splitserve.engine_core.checkpoint.config.traits import AttentionTraits, DecoderTraits, MlpTraits
 
 
+def llama_traits(config: Fields) -> DecoderTraits:
+    """Return the traits of layers that may have biases on attention and MLP; raises as read_llama does."""
+    has_bias = config.boolean("attention_bias", False)
+    return DecoderTraits(
+        attention=AttentionTraits(qkv_bias=has_bias, output_bias=has_bias),
+        mlp=MlpTraits(bias=config.boolean("mlp_bias", False)),
+    )
+
+
 def read_llama(path: Path, architecture: str, config: Fields) -> ModelConfig:
     """Read a LlamaForCausalLM.
 
     Raises:
         ModelLoadError: names the field that is missing, out of range or not supported.
     """
-    has_bias = config.boolean("attention_bias", False)
-    traits = DecoderTraits(
-        attention=AttentionTraits(qkv_bias=has_bias, output_bias=has_bias),
-        mlp=MlpTraits(bias=config.boolean("mlp_bias", False)),
-    )
-    return read_decoder(path, architecture, config, Defaults(max_positions=2048, windows=no_windows), traits)
+    defaults = Defaults(max_positions=2048, windows=no_windows)
+    return read_decoder(path, architecture, config, defaults, llama_traits(config))

@@ -1,0 +1,68 @@
+"""As test_config_parity, for the dense families that are Llama's layers with other traits."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from splitserve.engine_core.checkpoint.config.architectures import read_model_config
+from splitserve.engine_core.errors import ModelLoadError
+from tests.checkpoints import CheckpointCache
+from tests.worker.models.dense_cases import DENSE_CASES
+from tests.worker.models.test_config_parity import Change, assert_as_in_transformers, changed, named
+
+FOLLOWED: list[tuple[str, Change]] = [
+    ("granite-multipliers", {"attention_multiplier": "ABSENT"}),
+    ("granite-multipliers", {"embedding_multiplier": 12.0}),
+    ("granite-multipliers", {"residual_multiplier": "ABSENT"}),
+    ("granite-multipliers", {"logits_scaling": 8}),
+]
+HARMLESS: list[tuple[str, Change]] = [
+    ("granite-multipliers", {"sliding_window": 5}),
+]
+REFUSED: list[tuple[str, Change, str]] = [
+    ("granite-multipliers", {"residual_multiplier": 0}, "residual_multiplier"),
+    (
+        "granite-multipliers",
+        {"embedding_multiplier": "12"},
+        "embedding_multiplier must be a number from 1e-06",
+    ),
+    ("granite-multipliers", {"logits_scaling": 0.0}, "logits_scaling"),
+    ("granite-multipliers", {"attention_multiplier": -1}, "attention_multiplier"),
+    ("granite-multipliers", {"attention_multiplier": float("nan")}, "attention_multiplier"),
+    (
+        "granite-multipliers",
+        {"architectures": ["GraniteMoeHybridForCausalLM"]},
+        "GraniteMoeHybridForCausalLM",
+    ),
+    ("granite-multipliers", {"hidden_act": "gelu"}, "hidden_act"),
+]
+
+
+@pytest.mark.filterwarnings("ignore::FutureWarning")
+@pytest.mark.parametrize(("case", "change"), FOLLOWED, ids=named(FOLLOWED))
+def test_what_changes_the_model_in_transformers_changes_it_alike(
+    case: str, change: Change, checkpoints: CheckpointCache, tmp_path: Path
+) -> None:
+    base = checkpoints.get(DENSE_CASES[case])
+    assert_as_in_transformers(changed(base, tmp_path, change), base, is_followed=True)
+
+
+@pytest.mark.filterwarnings("ignore::FutureWarning")
+@pytest.mark.parametrize(("case", "change"), HARMLESS, ids=named(HARMLESS))
+def test_what_changes_nothing_in_transformers_changes_nothing(
+    case: str, change: Change, checkpoints: CheckpointCache, tmp_path: Path
+) -> None:
+    base = checkpoints.get(DENSE_CASES[case])
+    assert_as_in_transformers(changed(base, tmp_path, change), base, is_followed=False)
+
+
+@pytest.mark.parametrize(("case", "change", "word"), REFUSED, ids=named(REFUSED))
+def test_what_would_make_another_model_is_refused_by_name(
+    case: str, change: Change, word: str, checkpoints: CheckpointCache, tmp_path: Path
+) -> None:
+    path = changed(checkpoints.get(DENSE_CASES[case]), tmp_path, change)
+    with pytest.raises(ModelLoadError, match=word) as raised:
+        read_model_config(path)
+    assert "config.json" in str(raised.value)
