@@ -52,6 +52,7 @@ _FAMILIES: dict[str, dict[str, object]] = {
     "Qwen2": {},
     "Qwen3": {"head_dim": 24},
     "Granite": {},
+    "SmolLM3": {"pad_token_id": None},
 }
 _CHAT_TEMPLATE = (
     "{% for message in messages %}<|{{ message.role }}|>{{ message.content }}<|end|>{% endfor %}"

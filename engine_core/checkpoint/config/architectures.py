@@ -14,6 +14,7 @@ from splitserve.engine_core.checkpoint.config.families.granite import read_grani
 from splitserve.engine_core.checkpoint.config.families.llama import read_llama
 from splitserve.engine_core.checkpoint.config.families.mistral import read_mistral
 from splitserve.engine_core.checkpoint.config.families.qwen import read_qwen2, read_qwen3
+from splitserve.engine_core.checkpoint.config.families.smollm3 import read_smollm3
 from splitserve.engine_core.checkpoint.config.fields import Fields
 from splitserve.engine_core.checkpoint.config.model_config import ModelConfig
 from splitserve.engine_core.errors import ModelLoadError
@@ -39,6 +40,7 @@ ARCHITECTURES = {
     "MistralForCausalLM": Architecture("mistral", read_mistral),
     "Qwen2ForCausalLM": Architecture("qwen2", read_qwen2),
     "Qwen3ForCausalLM": Architecture("qwen3", read_qwen3),
+    "SmolLM3ForCausalLM": Architecture("smollm3", read_smollm3),
 }
 """By the name in `architectures`, in the order in which errors list them."""
 

@@ -31,12 +31,16 @@ class Defaults(NamedTuple):
         windows: function of the fields and the number of layers that returns the window of each layer.
         num_kv_heads: default of num_key_value_heads; 0, like null, means the number of query heads.
         head_dim: default of the field; 0 means hidden_size divided by the number of heads.
+        theta: default of rope_theta.
+        tied: default of tie_word_embeddings.
     """
 
     max_positions: int
     windows: Callable[[Fields, int], tuple[int, ...]]
     num_kv_heads: int = 0
     head_dim: int = 0
+    theta: float = 10000.0
+    tied: bool = False
 
 
 def read_decoder(
@@ -60,7 +64,7 @@ def read_decoder(
     num_heads = config.integer("num_attention_heads", 1, MAX_HEADS)
     max_positions = config.integer("max_position_embeddings", 1, MAX_LEN, defaults.max_positions)
     head_dim = _head_dim(config, hidden_size, num_heads, defaults.head_dim)
-    rope = read_rope_config(config, max_positions)
+    rope = read_rope_config(config, max_positions, defaults.theta)
     activation = config.text("hidden_act", "silu")
     if activation not in ("silu", "swish"):
         raise config.error("hidden_act", f"must be silu (also called swish), got {activation!r}")
@@ -80,7 +84,7 @@ def read_decoder(
         max_model_len=_extended_len(config, rope, max_positions),
         norm_eps=config.number("rms_norm_eps", 0.0, 0.1, 1e-6),
         activation="silu",
-        tie_word_embeddings=config.boolean("tie_word_embeddings", False),
+        tie_word_embeddings=config.boolean("tie_word_embeddings", defaults.tied),
         named_eos_token_ids=read_eos_token_ids(path, config),
         sliding_windows=defaults.windows(config, num_layers),
         attention_scales=(head_dim**-0.5,) * num_layers,

@@ -10,6 +10,7 @@ from splitserve.engine_core.checkpoint.files import read_file
 from splitserve.engine_core.errors import ModelLoadError
 
 MAX_JSON_BYTES = 16 * 2**20
+_MAX_ITEMS = 2**16
 _MAX_TOKEN_ID = 2**31 - 1
 
 
@@ -107,6 +108,16 @@ class Fields:
         inner = Fields(entries, f"{self.where}: {name}")
         return tuple(inner.integer(key, -_MAX_TOKEN_ID, _MAX_TOKEN_ID) for key in entries)
 
+    def integers(self, name: str, low: int, high: int) -> tuple[int, ...] | None:
+        """Return a list of at most 65536 integers from low to high, None if absent."""
+        inner = self._list(name)
+        return None if inner is None else tuple(inner.integer(key, low, high) for key in inner._values)
+
+    def numbers(self, name: str, low: float, high: float) -> tuple[float, ...] | None:
+        """Return a list of at most 65536 finite numbers from low to high, None if absent."""
+        inner = self._list(name)
+        return None if inner is None else tuple(inner.number(key, low, high) for key in inner._values)
+
     def nested(self, name: str) -> Fields | None:
         """Return a nested object, None if absent."""
         if not self.has(name):
@@ -138,6 +149,15 @@ class Fields:
         message = f"{self.where}: {name} {problem[:500]}"
         # JSON can hold halves of surrogate pairs, which no message to another process can.
         return ModelLoadError(message.encode("utf-8", "backslashreplace").decode())
+
+    def _list(self, name: str) -> Fields | None:
+        """Return the items of a list by their index, None if absent."""
+        if not self.has(name):
+            return None
+        items = self._values[name]
+        if not isinstance(items, list) or len(items) > _MAX_ITEMS:
+            raise self.error(name, f"must be a list of at most {_MAX_ITEMS} numbers, got {items!r:.200}")
+        return Fields({str(i): item for i, item in enumerate(items)}, f"{self.where}: {name}")
 
     def _get(self, name: str, default: object, wanted: str) -> object:
         value = self._values.get(name)

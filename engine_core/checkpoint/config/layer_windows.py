@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from splitserve.engine_core.checkpoint.config.common_fields import MAX_LAYERS, MAX_LEN
 from splitserve.engine_core.checkpoint.config.fields import Fields
 
-_FULL, _SLIDING = "full_attention", "sliding_attention"
+FULL, SLIDING = "full_attention", "sliding_attention"
 # An older name for the same.
-_ALIASES = {"attention": _FULL}
+_ALIASES = {"attention": FULL}
 
 
 def no_windows(config: Fields, num_layers: int) -> tuple[int, ...]:
@@ -16,7 +18,7 @@ def no_windows(config: Fields, num_layers: int) -> tuple[int, ...]:
     Raises:
         ModelLoadError: `layer_types` asks for one anyway.
     """
-    return _windows(config, 0, _layer_kinds(config, num_layers) or (_FULL,) * num_layers)
+    return _windows(config, 0, read_layer_kinds(config, num_layers) or (FULL,) * num_layers)
 
 
 def mistral_windows(config: Fields, num_layers: int) -> tuple[int, ...]:
@@ -27,7 +29,7 @@ def mistral_windows(config: Fields, num_layers: int) -> tuple[int, ...]:
     """
     # Absent means the 4096 of the first release; null, as in later releases, means full attention.
     window = 0 if config.is_null("sliding_window") else config.integer("sliding_window", 1, MAX_LEN, 4096)
-    kinds = _layer_kinds(config, num_layers)
+    kinds = read_layer_kinds(config, num_layers)
     return (window,) * num_layers if kinds is None else _windows(config, window, kinds)
 
 
@@ -41,26 +43,47 @@ def qwen_windows(config: Fields, num_layers: int) -> tuple[int, ...]:
     if config.boolean("use_sliding_window", False) and not config.is_null("sliding_window"):
         window = config.integer("sliding_window", 1, MAX_LEN, 4096)
     first = config.integer("max_window_layers", 0, MAX_LAYERS, 28)
-    kinds = _layer_kinds(config, num_layers)
+    return read_windows(config, window, lambda i: bool(window) and i >= first, num_layers)
+
+
+def read_windows(
+    config: Fields, window: int, slides: Callable[[int], bool], num_layers: int
+) -> tuple[int, ...]:
+    """Return the windows of a model whose layers have `window` or none.
+
+    Args:
+        config: may have `layer_types`, which takes precedence.
+        window: in tokens; 0 if the model has none.
+        slides: whether a layer has a window if there are no `layer_types`.
+        num_layers: of the model.
+
+    Raises:
+        ModelLoadError: `layer_types` is not for this model.
+    """
+    kinds = read_layer_kinds(config, num_layers)
     if kinds is None:
-        kinds = tuple(_SLIDING if window and i >= first else _FULL for i in range(num_layers))
+        kinds = tuple(SLIDING if slides(i) else FULL for i in range(num_layers))
     return _windows(config, window, kinds)
 
 
-def _layer_kinds(config: Fields, num_layers: int) -> tuple[str, ...] | None:
-    """Return `layer_types`, None if absent."""
+def read_layer_kinds(config: Fields, num_layers: int) -> tuple[str, ...] | None:
+    """Return `layer_types`, FULL or SLIDING for each layer, None if absent.
+
+    Raises:
+        ModelLoadError: it is something else.
+    """
     if not config.has("layer_types"):
         return None
     kinds = tuple(_ALIASES.get(kind, kind) for kind in config.texts("layer_types"))
-    if len(kinds) != num_layers or not set(kinds) <= {_FULL, _SLIDING}:
+    if len(kinds) != num_layers or not set(kinds) <= {FULL, SLIDING}:
         raise config.error(
             "layer_types",
-            f"must name {_FULL} or {_SLIDING} for each of {num_layers} layers, got {list(kinds)!r}",
+            f"must name {FULL} or {SLIDING} for each of {num_layers} layers, got {list(kinds)!r}",
         )
     return kinds
 
 
 def _windows(config: Fields, window: int, kinds: tuple[str, ...]) -> tuple[int, ...]:
-    if _SLIDING in kinds and not window:
-        raise config.error("layer_types", f"names {_SLIDING}, but this model has no sliding window")
-    return tuple(window if kind == _SLIDING else 0 for kind in kinds)
+    if SLIDING in kinds and not window:
+        raise config.error("layer_types", f"names {SLIDING}, but this model has no sliding window")
+    return tuple(window if kind == SLIDING else 0 for kind in kinds)

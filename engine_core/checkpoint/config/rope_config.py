@@ -49,14 +49,16 @@ class RopeConfig(msgspec.Struct, frozen=True, kw_only=True):
         return max(max_position_embeddings, int(self.original_max_position_embeddings * self.factor))
 
 
-def read_rope_config(config: Fields, max_position_embeddings: int) -> RopeConfig:
+def read_rope_config(
+    config: Fields, max_position_embeddings: int, default_theta: float = 10000.0
+) -> RopeConfig:
     """Read the rotary parameters of a config.json as transformers merges them.
 
     Raises:
         ModelLoadError: names the field that is out of range, or the rope type that is not supported.
     """
     rope = _rope_fields(config)
-    theta = rope.number("rope_theta", 1.0, 1e15, config.number("rope_theta", 1.0, 1e15, 10000.0))
+    theta = rope.number("rope_theta", 1.0, 1e15, config.number("rope_theta", 1.0, 1e15, default_theta))
     for fields in (rope, config):
         share = fields.number("partial_rotary_factor", 0.0, 1.0, 1.0)
         if share != 1.0:

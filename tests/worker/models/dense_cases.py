@@ -17,7 +17,20 @@ GRANITE = {
     ),
     "granite-tied-defaults": CheckpointSpec("granite", {"tie_word_embeddings": True, "mlp_bias": True}),
 }
+SMOLLM3 = {
+    "smollm3-interval": CheckpointSpec("smollm3", {"no_rope_layer_interval": 2, "num_hidden_layers": 3}),
+    "smollm3-windows": CheckpointSpec(
+        "smollm3",
+        {
+            "no_rope_layers": [1, 0, 1],
+            "num_hidden_layers": 3,
+            "use_sliding_window": True,
+            "sliding_window": 13,
+            "tie_word_embeddings": False,
+        },
+    ),
+}
 
-DENSE_CASES = {**GRANITE}
+DENSE_CASES = {**GRANITE, **SMOLLM3}
 # One per architecture.
-MAIN_DENSE_CASES = ["granite-multipliers"]
+MAIN_DENSE_CASES = ["granite-multipliers", "smollm3-windows"]

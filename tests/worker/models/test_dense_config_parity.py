@@ -10,16 +10,25 @@ from splitserve.engine_core.checkpoint.config.architectures import read_model_co
 from splitserve.engine_core.errors import ModelLoadError
 from tests.checkpoints import CheckpointCache
 from tests.worker.models.dense_cases import DENSE_CASES
-from tests.worker.models.test_config_parity import Change, assert_as_in_transformers, changed, named
+from tests.worker.models.test_config_parity import FULL, Change, assert_as_in_transformers, changed, named
 
 FOLLOWED: list[tuple[str, Change]] = [
     ("granite-multipliers", {"attention_multiplier": "ABSENT"}),
     ("granite-multipliers", {"embedding_multiplier": 12.0}),
     ("granite-multipliers", {"residual_multiplier": "ABSENT"}),
     ("granite-multipliers", {"logits_scaling": 8}),
+    ("smollm3-interval", {"no_rope_layers": [0, 0, 1]}),
+    ("smollm3-interval", {"no_rope_layers": None, "no_rope_layer_interval": "ABSENT"}),
+    ("smollm3-interval", {"rope_parameters": "ABSENT", "rope_theta": 333.0}),
+    ("smollm3-interval", {"layer_types": "ABSENT", "use_sliding_window": True, "sliding_window": 9}),
+    ("smollm3-windows", {"no_rope_layers": [1, 1, 1]}),
+    ("smollm3-windows", {"layer_types": [FULL, FULL, FULL]}),
 ]
 HARMLESS: list[tuple[str, Change]] = [
     ("granite-multipliers", {"sliding_window": 5}),
+    ("smollm3-interval", {"rope_parameters": "ABSENT"}),
+    ("smollm3-interval", {"no_rope_layer_interval": 4}),
+    ("smollm3-windows", {"max_window_layers": 0}),
 ]
 REFUSED: list[tuple[str, Change, str]] = [
     ("granite-multipliers", {"residual_multiplier": 0}, "residual_multiplier"),
@@ -37,6 +46,11 @@ REFUSED: list[tuple[str, Change, str]] = [
         "GraniteMoeHybridForCausalLM",
     ),
     ("granite-multipliers", {"hidden_act": "gelu"}, "hidden_act"),
+    ("smollm3-interval", {"no_rope_layers": [1, 1]}, "no_rope_layers must have 0 or 1 for each of 3 layers"),
+    ("smollm3-interval", {"no_rope_layers": [1, 1, 2]}, "no_rope_layers: 2 must be an integer from 0 to 1"),
+    ("smollm3-interval", {"no_rope_layers": "all"}, "no_rope_layers"),
+    ("smollm3-interval", {"no_rope_layer_interval": 0}, "no_rope_layer_interval"),
+    ("smollm3-windows", {"use_sliding_window": False}, "layer_types"),
 ]
 
 
