@@ -53,6 +53,7 @@ _FAMILIES: dict[str, dict[str, object]] = {
     "Qwen3": {"head_dim": 24},
     "Granite": {},
     "SmolLM3": {"pad_token_id": None},
+    "Phi3": {"pad_token_id": None},
 }
 _CHAT_TEMPLATE = (
     "{% for message in messages %}<|{{ message.role }}|>{{ message.content }}<|end|>{% endfor %}"

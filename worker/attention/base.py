@@ -15,7 +15,8 @@ class Rotation(NamedTuple):
     """How queries and keys are prepared before attention: an optional per-head norm, then the rotation.
 
     Attributes:
-        cos_sin: fp32 [max_pos, D]: cosines, then sines; element i is rotated with element i + D / 2.
+        cos_sin: fp32 [max_pos, R], R <= D: cosines, then sines; element i is rotated with element i + R / 2,
+            elements from R on are not.
         q_norm, k_norm: RMS norm weights [D], or None.
         eps: epsilon of the norms.
     """

@@ -75,8 +75,10 @@ def _normed(x: torch.Tensor, weight: torch.Tensor | None, eps: float) -> torch.T
 
 
 def _turned(x: torch.Tensor, cosine: torch.Tensor, sine: torch.Tensor) -> torch.Tensor:
-    first, second = x.float().chunk(2, dim=-1)
-    return torch.cat((first * cosine - second * sine, second * cosine + first * sine), dim=-1).to(x.dtype)
+    half = cosine.shape[-1]
+    first, second, rest = x.float().tensor_split((half, 2 * half), dim=-1)
+    turned = (first * cosine - second * sine, second * cosine + first * sine, rest)
+    return torch.cat(turned, dim=-1).to(x.dtype)
 
 
 def _first_seen(length: int, num_queries: int, sliding_window: int) -> int:

@@ -2,30 +2,55 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Literal, NamedTuple
 
 import torch
 
 from splitserve.worker.layers.context import LayerContext
 from splitserve.worker.layers.linear import ColumnLinear, LinearSpec, RowLinear, Source
+from splitserve.worker.parallel.shares import scaled
+
+
+class MlpSpec(NamedTuple):
+    """Sizes of an MLP, and how the checkpoint stores it.
+
+    Attributes:
+        hidden_size, inner_size: its widths.
+        inner: names of the layers into the inner width; gate and up may be one.
+        outer: name of the layer back.
+        bias: all of them have one.
+        transposed: weights are stored [K, N], as in GPT-2.
+    """
+
+    hidden_size: int
+    inner_size: int
+    inner: tuple[str, ...] = ("gate_proj", "up_proj")
+    outer: str = "down_proj"
+    bias: bool = False
+    transposed: bool = False
 
 
 class GatedMLP:
     """down(silu(gate(x)) * up(x)), gate and up in one matrix.
 
     Args:
-        name: its checkpoint layers are `name`.gate_proj, .up_proj and .down_proj.
+        name: of the checkpoint's module.
+        spec: `inner` names gate and up, or a layer whose outputs are both.
     """
 
-    def __init__(self, ctx: LayerContext, name: str, hidden_size: int, inner_size: int, bias: bool) -> None:
+    def __init__(self, ctx: LayerContext, name: str, spec: MlpSpec) -> None:
         self._ops = ctx.ops
         self._workspace = ctx.workspace
-        units = ctx.share(inner_size)
+        units = ctx.share(spec.inner_size)
         self._num_units = len(units)
-        sources = [Source(f"{name}.{part}_proj", inner_size, (units,)) for part in ("gate", "up")]
-        self._gate_up = ColumnLinear(ctx, "mlp_inner", sources, LinearSpec(hidden_size, bias))
-        outer = Source(f"{name}.down_proj", hidden_size)
-        self._down = RowLinear(ctx, "delta", outer, LinearSpec(inner_size, bias, inputs=units))
+        if len(spec.inner) == 1:
+            taken = (units, scaled(units, 1, spec.inner_size))
+            sources = [Source(f"{name}.{spec.inner[0]}", 2 * spec.inner_size, taken)]
+        else:
+            sources = [Source(f"{name}.{part}", spec.inner_size, (units,)) for part in spec.inner]
+        self._gate_up = ColumnLinear(ctx, "mlp_inner", sources, LinearSpec(spec.hidden_size, spec.bias))
+        outer = Source(f"{name}.{spec.outer}", spec.hidden_size)
+        self._down = RowLinear(ctx, "delta", outer, LinearSpec(spec.inner_size, spec.bias, inputs=units))
 
     def __call__(self, x: torch.Tensor) -> torch.Tensor:
         """Map x [T, H] to [T, H] in the buffer of residual deltas."""
@@ -35,30 +60,30 @@ class GatedMLP:
         return self._down(activated)
 
 
-class GeluMLP:
-    """GPT-2's c_proj(gelu(c_fc(x))), weights stored transposed.
+class PlainMLP:
+    """down(gelu(up(x))).
 
     Args:
-        name: its checkpoint layers are `name`.c_fc and .c_proj.
+        name: of the checkpoint's module.
+        spec: `inner` names one layer.
         approximate: "tanh" or "none".
     """
 
     def __init__(
-        self,
-        ctx: LayerContext,
-        name: str,
-        hidden_size: int,
-        inner_size: int,
-        approximate: Literal["none", "tanh"],
+        self, ctx: LayerContext, name: str, spec: MlpSpec, approximate: Literal["none", "tanh"]
     ) -> None:
         self._ops = ctx.ops
         self._workspace = ctx.workspace
-        units = ctx.share(inner_size)
+        units = ctx.share(spec.inner_size)
         self._num_units = len(units)
         self._approximate = approximate
-        inner, outer = Source(f"{name}.c_fc", inner_size, (units,)), Source(f"{name}.c_proj", hidden_size)
-        self._up = ColumnLinear(ctx, "mlp_inner", [inner], LinearSpec(hidden_size, True, True))
-        self._down = RowLinear(ctx, "delta", outer, LinearSpec(inner_size, True, True, units))
+        (up,) = spec.inner
+        inner = Source(f"{name}.{up}", spec.inner_size, (units,))
+        outer = Source(f"{name}.{spec.outer}", spec.hidden_size)
+        stored = LinearSpec(spec.hidden_size, spec.bias, spec.transposed)
+        behind = stored._replace(in_features=spec.inner_size, inputs=units)
+        self._up = ColumnLinear(ctx, "mlp_inner", [inner], stored)
+        self._down = RowLinear(ctx, "delta", outer, behind)
 
     def __call__(self, x: torch.Tensor) -> torch.Tensor:
         """Map x [T, H] to [T, H] in the buffer of residual deltas."""

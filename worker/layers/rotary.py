@@ -20,38 +20,44 @@ class RotaryEmbedding:
     """
 
     def __init__(self, ctx: LayerContext, config: RopeConfig, head_dim: int, max_len: int) -> None:
-        self._cos_sin = ctx.plan.declare_table(lambda: cos_sin_table(config, head_dim, max_len))
+        rotary_dim = int(head_dim * config.share)
+        self._cos_sin = ctx.plan.declare_table(lambda: cos_sin_table(config, rotary_dim, max_len))
 
     @property
     def cos_sin(self) -> torch.Tensor:
-        """The table [max_len, D], once weights are allocated; see cos_sin_table."""
+        """The table [max_len, rotary_dim], once weights are allocated; see cos_sin_table."""
         return self._cos_sin.tensor
 
 
-def cos_sin_table(config: RopeConfig, head_dim: int, max_len: int) -> torch.Tensor:
-    """Return fp32 [max_len, head_dim]: cos in the first half of each row, sin in the second.
+def cos_sin_table(config: RopeConfig, rotary_dim: int, max_len: int) -> torch.Tensor:
+    """Return fp32 [max_len, rotary_dim]: cos in the first half of each row, sin in the second.
 
     Angles are position times frequency in fp32, as in training.
     """
-    angles = torch.outer(torch.arange(max_len, dtype=torch.float32), inverse_frequencies(config, head_dim))
+    frequencies = inverse_frequencies(config, rotary_dim, max_len)
+    angles = torch.outer(torch.arange(max_len, dtype=torch.float32), frequencies)
     return torch.cat((angles.cos(), angles.sin()), dim=-1).mul_(config.attention_factor)
 
 
-def inverse_frequencies(config: RopeConfig, head_dim: int) -> torch.Tensor:
-    """Return the angle per position of each pair of dimensions, fp32 [head_dim / 2]."""
-    plain = 1.0 / _periods(config, head_dim)
+def inverse_frequencies(config: RopeConfig, rotary_dim: int, max_len: int) -> torch.Tensor:
+    """Return the angle per position of each pair of dimensions, fp32 [rotary_dim / 2]."""
+    if config.rope_type == "longrope":
+        is_long = max_len > config.original_max_position_embeddings
+        factors = torch.tensor(config.long_factors if is_long else config.short_factors)
+        return 1.0 / (factors * _periods(config, rotary_dim))
+    plain = 1.0 / _periods(config, rotary_dim)
     if config.rope_type == "linear":
         return plain / config.factor
     if config.rope_type == "llama3":
         return _llama3(config, plain)
     if config.rope_type == "yarn":
-        return _yarn(config, head_dim)
+        return _yarn(config, rotary_dim)
     # "dynamic" is the plain rotation up to the trained context, and no sequence is served beyond it.
     return plain
 
 
-def _periods(config: RopeConfig, head_dim: int) -> torch.Tensor:
-    return config.theta ** (torch.arange(0, head_dim, 2, dtype=torch.float32) / head_dim)
+def _periods(config: RopeConfig, rotary_dim: int) -> torch.Tensor:
+    return config.theta ** (torch.arange(0, rotary_dim, 2, dtype=torch.float32) / rotary_dim)
 
 
 def _llama3(config: RopeConfig, plain: torch.Tensor) -> torch.Tensor:
@@ -65,23 +71,23 @@ def _llama3(config: RopeConfig, plain: torch.Tensor) -> torch.Tensor:
     return torch.where(is_high, plain, torch.where(is_low, plain / config.factor, blended))
 
 
-def _yarn(config: RopeConfig, head_dim: int) -> torch.Tensor:
+def _yarn(config: RopeConfig, rotary_dim: int) -> torch.Tensor:
     """Blend plain and scaled-down frequencies along a linear ramp over the dimensions."""
-    periods = _periods(config, head_dim)
-    low = _yarn_border(config, head_dim, config.beta_fast)
-    high = _yarn_border(config, head_dim, config.beta_slow)
+    periods = _periods(config, rotary_dim)
+    low = _yarn_border(config, rotary_dim, config.beta_fast)
+    high = _yarn_border(config, rotary_dim, config.beta_slow)
     if config.truncate:
         low, high = math.floor(low), math.ceil(high)
-    low, high = max(low, 0), min(high, head_dim - 1)
+    low, high = max(low, 0), min(high, rotary_dim - 1)
     if low == high:
         high += 0.001
-    ramp = ((torch.arange(head_dim // 2, dtype=torch.float32) - low) / (high - low)).clamp(0, 1)
+    ramp = ((torch.arange(rotary_dim // 2, dtype=torch.float32) - low) / (high - low)).clamp(0, 1)
     # Written as 1 - (1 - ramp) to round as the reference implementation does.
     keep = 1 - ramp
     return (1.0 / (config.factor * periods)) * (1 - keep) + (1.0 / periods) * keep
 
 
-def _yarn_border(config: RopeConfig, head_dim: int, rotations: float) -> float:
+def _yarn_border(config: RopeConfig, rotary_dim: int, rotations: float) -> float:
     """Return the dimension that makes this many rotations over the trained context."""
     turns = config.original_max_position_embeddings / (rotations * 2 * math.pi)
-    return head_dim * math.log(turns) / (2 * math.log(config.theta))
+    return rotary_dim * math.log(turns) / (2 * math.log(config.theta))

@@ -10,7 +10,7 @@ from splitserve.worker.kv_cache.layout import KVCache
 from splitserve.worker.layers.attention import Attention, HeadLayout
 from splitserve.worker.layers.context import LayerContext
 from splitserve.worker.layers.linear import ColumnLinear, LinearSpec, RowLinear, Source
-from splitserve.worker.layers.mlp import GatedMLP
+from splitserve.worker.layers.mlp import GatedMLP, MlpSpec
 from splitserve.worker.layers.norm import HeadNorms, RMSNorm
 from splitserve.worker.layers.residual import BranchEnd
 from splitserve.worker.layers.rotary import RotaryEmbedding
@@ -36,7 +36,8 @@ class DecoderLayer:
         self._input_norm = RMSNorm(ctx, f"{name}.{norms.before_attention}", hidden_size, eps)
         self._attention = _attention(ctx, config, f"{name}.self_attn", index, rotary)
         self._post_norm = RMSNorm(ctx, f"{name}.{norms.before_mlp}", hidden_size, eps)
-        self._mlp = GatedMLP(ctx, f"{name}.mlp", hidden_size, config.intermediate_size, mlp.bias)
+        spec = MlpSpec(hidden_size, config.intermediate_size, mlp.inner, bias=mlp.bias)
+        self._mlp = GatedMLP(ctx, f"{name}.mlp", spec)
 
     def attend(
         self, delta: torch.Tensor | None, residual: torch.Tensor, meta: AttentionMetadata, kv_cache: KVCache
@@ -58,11 +59,16 @@ def _attention(
     q_size, kv_size = config.num_heads * config.head_dim, config.num_kv_heads * config.head_dim
     share = ctx.heads(config)
     queries, keys = scaled(share.queries, config.head_dim), scaled(share.keys, config.head_dim)
-    sources = [
-        Source(f"{name}.q_proj", q_size, (queries,)),
-        Source(f"{name}.k_proj", kv_size, (keys,)),
-        Source(f"{name}.v_proj", kv_size, (keys,)),
-    ]
+    if len(traits.inputs) == 1:
+        starts = (q_size, q_size + kv_size)
+        taken = (queries, *(scaled(share.keys, config.head_dim, start) for start in starts))
+        sources = [Source(f"{name}.{traits.inputs[0]}", q_size + 2 * kv_size, taken)]
+    else:
+        parts = ((q_size, queries), (kv_size, keys), (kv_size, keys))
+        sources = [
+            Source(f"{name}.{part}", size, (rows,))
+            for part, (size, rows) in zip(traits.inputs, parts, strict=True)
+        ]
     qkv = ColumnLinear(ctx, "qkv", sources, LinearSpec(config.hidden_size, traits.qkv_bias))
     output_source = Source(f"{name}.o_proj", config.hidden_size)
     output = RowLinear(ctx, "delta", output_source, LinearSpec(q_size, traits.output_bias, inputs=queries))

@@ -14,7 +14,7 @@ from splitserve.worker.layers.attention import Attention, HeadLayout
 from splitserve.worker.layers.context import LayerContext
 from splitserve.worker.layers.embedding import Embedding, output_head, token_embedding
 from splitserve.worker.layers.linear import ColumnLinear, LinearSpec, RowLinear, Source
-from splitserve.worker.layers.mlp import GeluMLP
+from splitserve.worker.layers.mlp import MlpSpec, PlainMLP
 from splitserve.worker.layers.norm import LayerNorm
 from splitserve.worker.layers.stage_boundary import StageBoundary
 from splitserve.worker.models.base import Model
@@ -89,7 +89,8 @@ class _Layer:
         self._first_norm = LayerNorm(ctx, f"{name}.ln_1", hidden_size, config.norm_eps)
         self._attention = _attention(ctx, config, index)
         self._second_norm = LayerNorm(ctx, f"{name}.ln_2", hidden_size, config.norm_eps)
-        self._mlp = GeluMLP(ctx, f"{name}.mlp", hidden_size, config.intermediate_size, _gelu_form(config))
+        spec = MlpSpec(hidden_size, config.intermediate_size, ("c_fc",), "c_proj", bias=True, transposed=True)
+        self._mlp = PlainMLP(ctx, f"{name}.mlp", spec, _gelu_form(config))
 
     def attend(
         self, delta: torch.Tensor, residual: torch.Tensor, meta: AttentionMetadata, kv_cache: KVCache

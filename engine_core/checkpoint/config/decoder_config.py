@@ -19,7 +19,7 @@ from splitserve.engine_core.checkpoint.config.common_fields import (
 )
 from splitserve.engine_core.checkpoint.config.fields import Fields
 from splitserve.engine_core.checkpoint.config.model_config import ModelConfig
-from splitserve.engine_core.checkpoint.config.rope_config import RopeConfig, read_rope_config
+from splitserve.engine_core.checkpoint.config.rope_config import RopeConfig, RopeShape, read_rope_config
 from splitserve.engine_core.checkpoint.config.traits import DecoderTraits
 
 
@@ -32,6 +32,9 @@ class Defaults(NamedTuple):
         num_kv_heads: default of num_key_value_heads; 0, like null, means the number of query heads.
         head_dim: default of the field; 0 means hidden_size divided by the number of heads.
         theta: default of rope_theta.
+        rotary_share: default of partial_rotary_factor; 0 if whole heads turn.
+        rope: reads the rotary parameters.
+        norm_eps: default of rms_norm_eps.
         tied: default of tie_word_embeddings.
     """
 
@@ -40,6 +43,9 @@ class Defaults(NamedTuple):
     num_kv_heads: int = 0
     head_dim: int = 0
     theta: float = 10000.0
+    rotary_share: float = 0.0
+    rope: Callable[[Fields, RopeShape], RopeConfig] = read_rope_config
+    norm_eps: float = 1e-6
     tied: bool = False
 
 
@@ -64,7 +70,7 @@ def read_decoder(
     num_heads = config.integer("num_attention_heads", 1, MAX_HEADS)
     max_positions = config.integer("max_position_embeddings", 1, MAX_LEN, defaults.max_positions)
     head_dim = _head_dim(config, hidden_size, num_heads, defaults.head_dim)
-    rope = read_rope_config(config, max_positions, defaults.theta)
+    rope = defaults.rope(config, RopeShape(head_dim, max_positions, defaults.theta, defaults.rotary_share))
     activation = config.text("hidden_act", "silu")
     if activation not in ("silu", "swish"):
         raise config.error("hidden_act", f"must be silu (also called swish), got {activation!r}")
@@ -82,7 +88,7 @@ def read_decoder(
         head_dim=head_dim,
         max_position_embeddings=max_positions,
         max_model_len=_extended_len(config, rope, max_positions),
-        norm_eps=config.number("rms_norm_eps", 0.0, 0.1, 1e-6),
+        norm_eps=config.number("rms_norm_eps", 0.0, 0.1, defaults.norm_eps),
         activation="silu",
         tie_word_embeddings=config.boolean("tie_word_embeddings", defaults.tied),
         named_eos_token_ids=read_eos_token_ids(path, config),

@@ -3,31 +3,36 @@
 from __future__ import annotations
 
 import math
+from typing import NamedTuple
 
 import msgspec
 
 from splitserve.engine_core.checkpoint.config.fields import Fields
 
 ROPE_TYPES = ("default", "linear", "dynamic", "llama3", "yarn")
-_MAX_FACTOR = 1e6
+MAX_FACTOR = 1e6
 
 
 class RopeConfig(msgspec.Struct, frozen=True, kw_only=True):
     """Parameters of the rotary frequencies, complete: defaults are filled in.
 
     Attributes:
-        rope_type: one of ROPE_TYPES.
+        rope_type: one of ROPE_TYPES, or "longrope".
         theta: base of the frequencies.
+        share: of each head that turns, its first elements.
         factor: by how much the trained context is extended.
-        original_max_position_embeddings: trained context in tokens (llama3, yarn).
+        original_max_position_embeddings: trained context in tokens (llama3, yarn, longrope).
         low_freq_factor, high_freq_factor: limits of the llama3 interpolation.
-        attention_factor: multiplies cos and sin (yarn), 1 otherwise.
+        attention_factor: multiplies cos and sin (yarn, longrope), 1 otherwise.
         beta_fast, beta_slow: limits of the yarn ramp, in rotations over the trained context.
         truncate: whether the yarn limits are rounded outward to whole dimensions.
+        short_factors, long_factors: divide the frequencies of each pair of dimensions (longrope): the first
+            where no sequence longer than the trained context is served, otherwise the others.
     """
 
     rope_type: str = "default"
     theta: float = 10000.0
+    share: float = 1.0
     factor: float = 1.0
     original_max_position_embeddings: int = 0
     low_freq_factor: float = 1.0
@@ -36,6 +41,8 @@ class RopeConfig(msgspec.Struct, frozen=True, kw_only=True):
     beta_fast: float = 32.0
     beta_slow: float = 1.0
     truncate: bool = True
+    short_factors: tuple[float, ...] = ()
+    long_factors: tuple[float, ...] = ()
 
     def extended_len(self, max_position_embeddings: int) -> int:
         """Return the context in tokens that the checkpoint supports.
@@ -49,39 +56,83 @@ class RopeConfig(msgspec.Struct, frozen=True, kw_only=True):
         return max(max_position_embeddings, int(self.original_max_position_embeddings * self.factor))
 
 
-def read_rope_config(
-    config: Fields, max_position_embeddings: int, default_theta: float = 10000.0
-) -> RopeConfig:
+class RopeShape(NamedTuple):
+    """What the rotary parameters of a config.json depend on.
+
+    Attributes:
+        head_dim: elements of a head.
+        max_position_embeddings: of the config.
+        theta: default of rope_theta.
+        share: default of partial_rotary_factor; 0: the family turns whole heads only.
+    """
+
+    head_dim: int
+    max_position_embeddings: int
+    theta: float = 10000.0
+    share: float = 0.0
+
+    def rotary_dim(self, share: float) -> int:
+        """Return how many elements of a head turn."""
+        return int(self.head_dim * share)
+
+    def read(self, rope: Fields, config: Fields) -> tuple[float, float]:
+        """Return the base of the frequencies and the share of a head that turns.
+
+        Args:
+            rope: the rotary parameters, which take precedence.
+            config: what they are a part of.
+
+        Raises:
+            ModelLoadError: one of them is out of range or not supported.
+        """
+        theta = rope.number("rope_theta", 1.0, 1e15, config.number("rope_theta", 1.0, 1e15, self.theta))
+        default = self.share or 1.0
+        share = 0.0
+        for fields in (config, rope):
+            share = fields.number("partial_rotary_factor", 0.0, 1.0, share or default)
+            turned = self.rotary_dim(share)
+            if share != 1.0 and not self.share:
+                raise fields.error(
+                    "partial_rotary_factor",
+                    f"must be 1, got {share:g}: this architecture turns whole heads only",
+                )
+            if turned < 2 or turned % 2:
+                raise fields.error(
+                    "partial_rotary_factor",
+                    f"({share:g}) turns {turned} elements of a head of {self.head_dim}; "
+                    "it must be an even number from 2 on",
+                )
+        return theta, share
+
+
+def read_rope_config(config: Fields, shape: RopeShape) -> RopeConfig:
     """Read the rotary parameters of a config.json as transformers merges them.
 
     Raises:
         ModelLoadError: names the field that is out of range, or the rope type that is not supported.
     """
-    rope = _rope_fields(config)
-    theta = rope.number("rope_theta", 1.0, 1e15, config.number("rope_theta", 1.0, 1e15, default_theta))
-    for fields in (rope, config):
-        share = fields.number("partial_rotary_factor", 0.0, 1.0, 1.0)
-        if share != 1.0:
-            raise fields.error(
-                "partial_rotary_factor",
-                f"must be 1, got {share:g}: partial rotary embeddings are not supported",
-            )
+    rope = rope_fields(config)
+    theta, share = shape.read(rope, config)
+    max_position_embeddings = shape.max_position_embeddings
     rope_type = rope.text("rope_type", rope.text("type", "default"))
     if rope_type == "default":
-        return RopeConfig(theta=theta)
+        return RopeConfig(theta=theta, share=share)
     if rope_type in ("linear", "dynamic"):
-        return RopeConfig(rope_type=rope_type, theta=theta, factor=rope.number("factor", 1.0, _MAX_FACTOR))
+        factor = rope.number("factor", 1.0, MAX_FACTOR)
+        return RopeConfig(rope_type=rope_type, theta=theta, share=share, factor=factor)
     if rope_type not in ROPE_TYPES:
         raise rope.error("rope_type", f"must be one of {', '.join(ROPE_TYPES)}, got {rope_type!r}")
     # At the top level of the file, as introduced by Phi-3, it takes precedence over the parameters' own.
     fields = config if config.has("original_max_position_embeddings") else rope
     original = fields.integer("original_max_position_embeddings", 1, 2**22, max_position_embeddings)
     if rope_type == "llama3":
-        return _read_llama3(rope, theta, original)
-    return _read_yarn(rope, theta, original, max_position_embeddings)
+        scaled = _read_llama3(rope, theta, original)
+    else:
+        scaled = _read_yarn(rope, theta, original, max_position_embeddings)
+    return msgspec.structs.replace(scaled, share=share)
 
 
-def _rope_fields(config: Fields) -> Fields:
+def rope_fields(config: Fields) -> Fields:
     """Return the parameters: `rope_scaling` if both exist, as it was added to a newer file on purpose."""
     for name in ("rope_scaling", "rope_parameters"):
         rope = config.nested(name)
@@ -93,14 +144,14 @@ def _rope_fields(config: Fields) -> Fields:
 
 
 def _read_llama3(rope: Fields, theta: float, original: int) -> RopeConfig:
-    low = rope.number("low_freq_factor", 1e-3, _MAX_FACTOR)
-    high = rope.number("high_freq_factor", 1e-3, _MAX_FACTOR)
+    low = rope.number("low_freq_factor", 1e-3, MAX_FACTOR)
+    high = rope.number("high_freq_factor", 1e-3, MAX_FACTOR)
     if high <= low:
         raise rope.error("high_freq_factor", f"must be above low_freq_factor ({low:g}), got {high:g}")
     return RopeConfig(
         rope_type="llama3",
         theta=theta,
-        factor=rope.number("factor", 1.0, _MAX_FACTOR),
+        factor=rope.number("factor", 1.0, MAX_FACTOR),
         original_max_position_embeddings=original,
         low_freq_factor=low,
         high_freq_factor=high,
@@ -110,9 +161,9 @@ def _read_llama3(rope: Fields, theta: float, original: int) -> RopeConfig:
 def _read_yarn(rope: Fields, theta: float, original: int, max_position_embeddings: int) -> RopeConfig:
     if theta <= 1.0:
         raise rope.error("rope_theta", f"must be above 1 for yarn, got {theta:g}")
-    factor = rope.number("factor", 1.0, _MAX_FACTOR, max_position_embeddings / original)
-    beta_fast = rope.number("beta_fast", 1e-3, _MAX_FACTOR, 32.0)
-    beta_slow = rope.number("beta_slow", 1e-3, _MAX_FACTOR, 1.0)
+    factor = rope.number("factor", 1.0, MAX_FACTOR, max_position_embeddings / original)
+    beta_fast = rope.number("beta_fast", 1e-3, MAX_FACTOR, 32.0)
+    beta_slow = rope.number("beta_slow", 1e-3, MAX_FACTOR, 1.0)
     if beta_fast < beta_slow:
         raise rope.error("beta_fast", f"must be at least beta_slow ({beta_slow:g}), got {beta_fast:g}")
     return RopeConfig(

@@ -22,10 +22,12 @@ class AttentionTraits(msgspec.Struct, frozen=True, kw_only=True):
     """Projections of the attention, and what is done to queries and keys.
 
     Attributes:
+        inputs: checkpoint names of the query, key and value projection; one name if a tensor holds all three.
         qkv_bias, output_bias: query, key and value projections have biases; the attention's output has one.
         qk_norm: RMS norm of queries and keys before the rotation, over each head, or none.
     """
 
+    inputs: tuple[str, ...] = ("q_proj", "k_proj", "v_proj")
     qkv_bias: bool = False
     output_bias: bool = False
     qk_norm: Literal["none", "head"] = "none"
@@ -35,9 +37,11 @@ class MlpTraits(msgspec.Struct, frozen=True, kw_only=True):
     """The feed-forward half of a layer.
 
     Attributes:
+        inner: checkpoint names of gate and up projection; one name if a tensor holds both.
         bias: all its projections have one.
     """
 
+    inner: tuple[str, ...] = ("gate_proj", "up_proj")
     bias: bool = False
 
 

@@ -30,7 +30,30 @@ SMOLLM3 = {
         },
     ),
 }
+LONGROPE = {
+    "rope_type": "longrope",
+    "rope_theta": 10000.0,
+    "short_factor": [1.0, 1.1, 1.3, 1.7, 2.0, 2.5, 3.0, 4.0, 5.0],
+    "long_factor": [1.0, 1.5, 2.0, 3.0, 5.0, 8.0, 12.0, 20.0, 30.0],
+    "partial_rotary_factor": 0.75,
+}
+_PHI4_HEADS = {"num_attention_heads": 2, "num_key_value_heads": 1}
+PHI3 = {
+    "phi3-default": CheckpointSpec("phi3", {"sliding_window": 13, "num_key_value_heads": 6}),
+    # No sequence is longer than the trained context, so transformers has the short factors too.
+    "phi3-longrope-short": CheckpointSpec("phi3", {**_PHI4_HEADS, "rope_parameters": LONGROPE}),
+    # Of the prompt, all is longer: both have the long factors.
+    "phi3-longrope-long": CheckpointSpec(
+        "phi3",
+        {
+            **_PHI4_HEADS,
+            "rope_parameters": LONGROPE,
+            "original_max_position_embeddings": 32,
+            "tie_word_embeddings": True,
+        },
+    ),
+}
 
-DENSE_CASES = {**GRANITE, **SMOLLM3}
+DENSE_CASES = {**GRANITE, **SMOLLM3, **PHI3}
 # One per architecture.
-MAIN_DENSE_CASES = ["granite-multipliers", "smollm3-windows"]
+MAIN_DENSE_CASES = ["granite-multipliers", "smollm3-windows", "phi3-longrope-long"]

@@ -9,8 +9,16 @@ import pytest
 from splitserve.engine_core.checkpoint.config.architectures import read_model_config
 from splitserve.engine_core.errors import ModelLoadError
 from tests.checkpoints import CheckpointCache
-from tests.worker.models.dense_cases import DENSE_CASES
+from tests.worker.models.dense_cases import DENSE_CASES, LONGROPE
 from tests.worker.models.test_config_parity import FULL, Change, assert_as_in_transformers, changed, named
+
+
+def longrope(**changes: object) -> Change:
+    return {"rope_parameters": {**LONGROPE, **changes}}
+
+
+# As the first Phi-3 had it.
+SU = {**LONGROPE, "rope_type": "su", "original_max_position_embeddings": 4096}
 
 FOLLOWED: list[tuple[str, Change]] = [
     ("granite-multipliers", {"attention_multiplier": "ABSENT"}),
@@ -23,12 +31,28 @@ FOLLOWED: list[tuple[str, Change]] = [
     ("smollm3-interval", {"layer_types": "ABSENT", "use_sliding_window": True, "sliding_window": 9}),
     ("smollm3-windows", {"no_rope_layers": [1, 1, 1]}),
     ("smollm3-windows", {"layer_types": [FULL, FULL, FULL]}),
+    ("phi3-default", {"sliding_window": None}),
+    ("phi3-default", {"rope_parameters": {"rope_type": "default"}, "partial_rotary_factor": 0.5}),
+    ("phi3-default", {"rms_norm_eps": 0.01}),
+    ("phi3-longrope-short", longrope(rope_type="default")),
+    ("phi3-longrope-short", longrope(factor=4.0)),
+    ("phi3-longrope-short", longrope(attention_factor=1.5)),
+    ("phi3-longrope-short", longrope(rope_theta=333.0)),
+    (
+        "phi3-longrope-short",
+        {"rope_parameters": None, "rope_scaling": {**SU, "rope_theta": 77.0}},
+    ),
 ]
 HARMLESS: list[tuple[str, Change]] = [
     ("granite-multipliers", {"sliding_window": 5}),
     ("smollm3-interval", {"rope_parameters": "ABSENT"}),
     ("smollm3-interval", {"no_rope_layer_interval": 4}),
     ("smollm3-windows", {"max_window_layers": 0}),
+    ("phi3-default", {"original_max_position_embeddings": 64, "rms_norm_eps": "ABSENT"}),
+    ("phi3-default", {"attention_bias": True}),
+    ("phi3-longrope-short", longrope(original_max_position_embeddings=32)),
+    ("phi3-longrope-short", longrope(rope_type="yarn")),
+    ("phi3-longrope-short", {"original_max_position_embeddings": "ABSENT"}),
 ]
 REFUSED: list[tuple[str, Change, str]] = [
     ("granite-multipliers", {"residual_multiplier": 0}, "residual_multiplier"),
@@ -51,6 +75,37 @@ REFUSED: list[tuple[str, Change, str]] = [
     ("smollm3-interval", {"no_rope_layers": "all"}, "no_rope_layers"),
     ("smollm3-interval", {"no_rope_layer_interval": 0}, "no_rope_layer_interval"),
     ("smollm3-windows", {"use_sliding_window": False}, "layer_types"),
+    (
+        "phi3-longrope-short",
+        longrope(long_factor=[1.0] * 8),
+        "long_factor must have 9",
+    ),
+    (
+        "phi3-longrope-short",
+        longrope(short_factor=None),
+        "short_factor must have 9",
+    ),
+    (
+        "phi3-longrope-short",
+        longrope(short_factor=[0] * 9),
+        "short_factor: 0 must be",
+    ),
+    ("phi3-longrope-short", longrope(short_factor="1"), "short_factor"),
+    ("phi3-longrope-short", longrope(rope_type="linear"), "rope_type"),
+    ("phi3-longrope-short", {"original_max_position_embeddings": 1}, "original_max_position_embeddings"),
+    (
+        "phi3-longrope-short",
+        longrope(partial_rotary_factor=0.9),
+        "partial_rotary_factor",
+    ),
+    (
+        "phi3-longrope-short",
+        longrope(partial_rotary_factor=0),
+        "partial_rotary_factor",
+    ),
+    ("phi3-longrope-short", longrope(factor=0.5), "factor"),
+    ("phi3-default", {"sliding_window": 0}, "sliding_window"),
+    ("phi3-default", {"hidden_act": "gelu"}, "hidden_act"),
 ]
 
 

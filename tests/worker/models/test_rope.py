@@ -7,8 +7,9 @@ from pathlib import Path
 
 import pytest
 import torch
-from transformers import LlamaConfig
+from transformers import LlamaConfig, Phi3Config
 from transformers.models.llama.modeling_llama import LlamaRotaryEmbedding
+from transformers.models.phi3.modeling_phi3 import Phi3RotaryEmbedding
 
 from splitserve.engine_core.checkpoint.config.architectures import read_model_config
 from splitserve.engine_core.checkpoint.config.model_config import ModelConfig
@@ -16,6 +17,7 @@ from splitserve.engine_core.checkpoint.config.rope_config import RopeConfig
 from splitserve.engine_core.errors import ModelLoadError
 from splitserve.worker.layers.rotary import cos_sin_table
 from tests.engine_core.checkpoint.test_model_config import LLAMA
+from tests.worker.models.dense_cases import LONGROPE
 
 LLAMA3 = {
     "rope_type": "llama3",
@@ -74,6 +76,20 @@ def test_old_and_new_layout_mean_the_same(scaling: dict[str, object], tmp_path: 
     assert rope_of(read(tmp_path, rope_theta=77.0, rope_scaling=scaling)) == new
     assert rope_of(read(tmp_path, rope_theta=77.0, rope_scaling=old_scaling)) == new
     assert rope_of(read(tmp_path, rope_theta=77.0, rope_parameters=scaling)) == new
+
+
+@pytest.mark.parametrize("max_len", [32, 33, 512])
+def test_longrope_has_the_factors_of_the_context_that_is_served(max_len: int, tmp_path: Path) -> None:
+    changes = {"original_max_position_embeddings": 32, "rope_parameters": LONGROPE, "head_dim": 24}
+    model = read(tmp_path, architectures=["Phi3ForCausalLM"], **changes)
+    table = cos_sin_table(rope_of(model), 18, max_len)
+
+    sizes = {"hidden_size": 48, "num_attention_heads": 2, "max_position_embeddings": 512}
+    reference = Phi3Config(
+        **sizes, original_max_position_embeddings=32, rope_parameters=dict(LONGROPE), pad_token_id=None
+    )
+    cos, sin = Phi3RotaryEmbedding(reference)(torch.zeros(1), torch.arange(max_len)[None])
+    assert torch.equal(table, torch.cat((cos[0, :, :9], sin[0, :, :9]), dim=-1))
 
 
 def test_yarn_serves_the_stretched_context(tmp_path: Path) -> None:
