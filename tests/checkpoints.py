@@ -54,6 +54,8 @@ _FAMILIES: dict[str, dict[str, object]] = {
     "Granite": {},
     "SmolLM3": {"pad_token_id": None},
     "Phi3": {"pad_token_id": None},
+    "Olmo2": {},
+    "Olmo3": {},
 }
 _CHAT_TEMPLATE = (
     "{% for message in messages %}<|{{ message.role }}|>{{ message.content }}<|end|>{% endfor %}"

@@ -11,7 +11,7 @@ from splitserve.worker.attention.metadata import AttentionMetadata
 from splitserve.worker.kv_cache.layout import KVCache
 from splitserve.worker.layers.context import LayerContext
 from splitserve.worker.layers.linear import ColumnLinear, RowLinear
-from splitserve.worker.layers.norm import HeadNorms
+from splitserve.worker.layers.norm import HeadNorms, RowNorms
 from splitserve.worker.layers.rotary import RotaryEmbedding
 
 
@@ -39,7 +39,7 @@ class Attention:
         qkv: maps [T, H] to queries, keys and values side by side, [T, (Hq + 2 Hkv) * D].
         output: maps [T, Hq * D] to [T, H].
         rotary: None if the model encodes positions elsewhere.
-        head_norms: norms of query and key heads before the rotation, None for none.
+        norms: of queries and keys before the rotation, None for none.
     """
 
     def __init__(
@@ -48,15 +48,16 @@ class Attention:
         heads: HeadLayout,
         projections: tuple[ColumnLinear, RowLinear],
         rotary: RotaryEmbedding | None = None,
-        head_norms: HeadNorms | None = None,
+        norms: HeadNorms | RowNorms | None = None,
     ) -> None:
         self._workspace = ctx.workspace
         self._backend = ctx.backend
         self._heads = heads
         self._qkv, self._output = projections
         self._rotary = rotary
-        assert rotary is not None or head_norms is None, "no model has norms without a rotation"
-        self._head_norms = head_norms
+        self._head_norms = norms if isinstance(norms, HeadNorms) else None
+        self._row_norms = norms if isinstance(norms, RowNorms) else None
+        assert rotary is not None or self._head_norms is None, "no model has these norms without a rotation"
 
     def __call__(self, x: torch.Tensor, meta: AttentionMetadata, kv_cache: KVCache) -> torch.Tensor:
         """Write the keys and values of x [T, H]; return the attention output, [T, Hq * D]."""
@@ -81,6 +82,10 @@ class Attention:
     def _project(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
         """Return q [T, Hq, D], k and v [T, Hkv, D] as views of one buffer."""
         num_heads, num_kv_heads, head_dim = self._heads[:3]
-        qkv = self._qkv(x).view(x.shape[0], num_heads + 2 * num_kv_heads, head_dim)
+        projected = self._qkv(x)
+        if self._row_norms is not None:
+            q_size, kv_size = num_heads * head_dim, num_kv_heads * head_dim
+            self._row_norms(projected[:, :q_size], projected[:, q_size : q_size + kv_size])
+        qkv = projected.view(x.shape[0], num_heads + 2 * num_kv_heads, head_dim)
         first_v = num_heads + num_kv_heads
         return qkv[:, :num_heads], qkv[:, num_heads:first_v], qkv[:, first_v:]

@@ -67,6 +67,29 @@ class HeadNorms:
         return self._weights[0].tensor, self._weights[1].tensor
 
 
+class RowNorms:
+    """The RMS norms of all query heads of a token together, and of all key heads.
+
+    Args:
+        names: checkpoint names of the query norm and the key norm.
+        sizes: elements of a token's queries, and of its keys.
+    """
+
+    def __init__(self, ctx: LayerContext, names: tuple[str, str], sizes: tuple[int, int], eps: float) -> None:
+        assert ctx.group is None, "no rank has a whole row"
+        self._ops = ctx.ops
+        self._weights = [
+            ctx.plan.declare_vector(size, [Part(f"{name}.weight", (size,))])
+            for name, size in zip(names, sizes, strict=True)
+        ]
+        self._eps = eps
+
+    def __call__(self, q: torch.Tensor, k: torch.Tensor) -> None:
+        """Norm queries and keys [T, size] in place; they may be slices of one buffer."""
+        for x, weight in zip((q, k), self._weights, strict=True):
+            self._ops.rms_norm(x, x, weight.tensor, self._eps)
+
+
 class LayerNorm:
     """(x - mean) / std * weight + bias over the last dimension."""
 

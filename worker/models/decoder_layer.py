@@ -11,8 +11,8 @@ from splitserve.worker.layers.attention import Attention, HeadLayout
 from splitserve.worker.layers.context import LayerContext
 from splitserve.worker.layers.linear import ColumnLinear, LinearSpec, RowLinear, Source
 from splitserve.worker.layers.mlp import GatedMLP, MlpSpec
-from splitserve.worker.layers.norm import HeadNorms, RMSNorm
-from splitserve.worker.layers.residual import BranchEnd
+from splitserve.worker.layers.norm import HeadNorms, Norm, RMSNorm, RowNorms
+from splitserve.worker.layers.residual import BranchEnd, ResidualSum
 from splitserve.worker.layers.rotary import RotaryEmbedding
 from splitserve.worker.parallel.shares import scaled
 
@@ -30,26 +30,40 @@ class DecoderLayer:
     def __init__(
         self, ctx: LayerContext, config: ModelConfig, name: str, index: int, rotary: RotaryEmbedding | None
     ) -> None:
-        hidden_size, eps = config.hidden_size, config.norm_eps
         norms, mlp = config.traits.norms, config.traits.mlp
-        self._end = BranchEnd(ctx, config.traits.multipliers.residual)
-        self._input_norm = RMSNorm(ctx, f"{name}.{norms.before_attention}", hidden_size, eps)
+        self._attention_begin = _branch_begin(ctx, config, name, norms.before_attention)
         self._attention = _attention(ctx, config, f"{name}.self_attn", index, rotary)
-        self._post_norm = RMSNorm(ctx, f"{name}.{norms.before_mlp}", hidden_size, eps)
-        spec = MlpSpec(hidden_size, config.intermediate_size, mlp.inner, bias=mlp.bias)
+        self._attention_end = _branch_end(ctx, config, name, norms.after_attention)
+        self._mlp_begin = _branch_begin(ctx, config, name, norms.before_mlp)
+        spec = MlpSpec(config.hidden_size, config.intermediate_size, mlp.inner, bias=mlp.bias)
         self._mlp = GatedMLP(ctx, f"{name}.mlp", spec)
+        self._mlp_end = _branch_end(ctx, config, name, norms.after_mlp)
 
     def attend(
         self, delta: torch.Tensor | None, residual: torch.Tensor, meta: AttentionMetadata, kv_cache: KVCache
     ) -> torch.Tensor:
         """The part up to and including attention, which mixes tokens."""
-        normed = self._input_norm(residual) if delta is None else self._input_norm.add(delta, residual)
+        begin = self._attention_begin
+        normed = begin(residual) if delta is None else begin.add(delta, residual)
         return self._attention(normed, meta, kv_cache)
 
     def finish(self, attended: torch.Tensor, residual: torch.Tensor) -> torch.Tensor:
         """The rest of the layer, which works on each token by itself."""
-        delta = self._end(self._attention.project(attended))
-        return self._end(self._mlp(self._post_norm.add(delta, residual)))
+        delta = self._attention_end(self._attention.project(attended))
+        return self._mlp_end(self._mlp(self._mlp_begin.add(delta, residual)))
+
+
+def _branch_begin(ctx: LayerContext, config: ModelConfig, layer: str, norm: str) -> Norm:
+    return _norm(ctx, config, f"{layer}.{norm}") if norm else ResidualSum(ctx)
+
+
+def _branch_end(ctx: LayerContext, config: ModelConfig, layer: str, norm: str) -> BranchEnd:
+    made = _norm(ctx, config, f"{layer}.{norm}") if norm else None
+    return BranchEnd(ctx, made, config.traits.multipliers.residual)
+
+
+def _norm(ctx: LayerContext, config: ModelConfig, name: str) -> Norm:
+    return RMSNorm(ctx, name, config.hidden_size, config.norm_eps)
 
 
 def _attention(
@@ -72,9 +86,12 @@ def _attention(
     qkv = ColumnLinear(ctx, "qkv", sources, LinearSpec(config.hidden_size, traits.qkv_bias))
     output_source = Source(f"{name}.o_proj", config.hidden_size)
     output = RowLinear(ctx, "delta", output_source, LinearSpec(q_size, traits.output_bias, inputs=queries))
-    norms = None
+    norms: HeadNorms | RowNorms | None = None
+    norm_names = (f"{name}.q_norm", f"{name}.k_norm")
     if traits.qk_norm == "head":
-        norms = HeadNorms(ctx, (f"{name}.q_norm", f"{name}.k_norm"), config.head_dim, config.norm_eps)
+        norms = HeadNorms(ctx, norm_names, config.head_dim, config.norm_eps)
+    elif traits.qk_norm == "row":
+        norms = RowNorms(ctx, norm_names, (q_size, kv_size), config.norm_eps)
     heads = HeadLayout(
         len(share.queries),
         len(share.keys),

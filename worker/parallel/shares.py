@@ -60,6 +60,11 @@ def check_shares(config: ModelConfig, num_ranks: int, quantization: str) -> None
     """
     if num_ranks == 1:
         return
+    if config.traits.attention.qk_norm == "row":
+        raise ConfigError(
+            f"--tensor-parallel-size must be 1 for {config.architecture}, got {num_ranks}: "
+            "its norms are over all query or key heads, and no rank would have all"
+        )
     inner = config.intermediate_size
     _check(config.num_heads % num_ranks == 0, num_ranks, f"the {config.num_heads} attention heads")
     kv_heads = config.num_kv_heads

@@ -13,6 +13,7 @@ from splitserve.engine_core.checkpoint.config.families.gpt2 import read_gpt2
 from splitserve.engine_core.checkpoint.config.families.granite import read_granite
 from splitserve.engine_core.checkpoint.config.families.llama import read_llama
 from splitserve.engine_core.checkpoint.config.families.mistral import read_mistral
+from splitserve.engine_core.checkpoint.config.families.olmo import read_olmo2, read_olmo3
 from splitserve.engine_core.checkpoint.config.families.phi3 import read_phi3
 from splitserve.engine_core.checkpoint.config.families.qwen import read_qwen2, read_qwen3
 from splitserve.engine_core.checkpoint.config.families.smollm3 import read_smollm3
@@ -39,6 +40,8 @@ ARCHITECTURES = {
     "GraniteForCausalLM": Architecture("granite", read_granite),
     "LlamaForCausalLM": Architecture("llama", read_llama),
     "MistralForCausalLM": Architecture("mistral", read_mistral),
+    "Olmo2ForCausalLM": Architecture("olmo2", read_olmo2),
+    "Olmo3ForCausalLM": Architecture("olmo3", read_olmo3),
     "Phi3ForCausalLM": Architecture("phi3", read_phi3),
     "Qwen2ForCausalLM": Architecture("qwen2", read_qwen2),
     "Qwen3ForCausalLM": Architecture("qwen3", read_qwen3),

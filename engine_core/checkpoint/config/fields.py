@@ -58,6 +58,15 @@ class Fields:
         """Whether the object has no fields."""
         return not self._values
 
+    @property
+    def names(self) -> set[str]:
+        """Names of the fields that are not null."""
+        return {name for name, value in self._values.items() if value is not None}
+
+    def changed_by(self, other: Fields) -> Fields:
+        """Return the fields of both; the other's take precedence, and errors name it."""
+        return Fields({**self._values, **other._values}, other.where)
+
     def integer(self, name: str, low: int, high: int, default: int | None = None) -> int:
         """Return an integer from low to high, or the default if absent; None makes it required."""
         wanted = f"an integer from {low} to {high}"

@@ -111,9 +111,22 @@ def read_rope_config(config: Fields, shape: RopeShape) -> RopeConfig:
     Raises:
         ModelLoadError: names the field that is out of range, or the rope type that is not supported.
     """
-    rope = rope_fields(config)
+    return read_rope(rope_fields(config), shape, config)
+
+
+def read_rope(rope: Fields, shape: RopeShape, config: Fields | None = None) -> RopeConfig:
+    """Read rotary parameters.
+
+    Args:
+        rope: the parameters.
+        shape: what they depend on.
+        config: of the model, which may have some of them at its top level; None: they do not count.
+
+    Raises:
+        ModelLoadError: names the field that is out of range, or the rope type that is not supported.
+    """
+    config = Fields({}, rope.where) if config is None else config
     theta, share = shape.read(rope, config)
-    max_position_embeddings = shape.max_position_embeddings
     rope_type = rope.text("rope_type", rope.text("type", "default"))
     if rope_type == "default":
         return RopeConfig(theta=theta, share=share)
@@ -124,11 +137,11 @@ def read_rope_config(config: Fields, shape: RopeShape) -> RopeConfig:
         raise rope.error("rope_type", f"must be one of {', '.join(ROPE_TYPES)}, got {rope_type!r}")
     # At the top level of the file, as introduced by Phi-3, it takes precedence over the parameters' own.
     fields = config if config.has("original_max_position_embeddings") else rope
-    original = fields.integer("original_max_position_embeddings", 1, 2**22, max_position_embeddings)
+    original = fields.integer("original_max_position_embeddings", 1, 2**22, shape.max_position_embeddings)
     if rope_type == "llama3":
         scaled = _read_llama3(rope, theta, original)
     else:
-        scaled = _read_yarn(rope, theta, original, max_position_embeddings)
+        scaled = _read_yarn(rope, theta, original, shape.max_position_embeddings)
     return msgspec.structs.replace(scaled, share=share)
 
 

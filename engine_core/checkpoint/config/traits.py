@@ -11,11 +11,15 @@ class NormTraits(msgspec.Struct, frozen=True, kw_only=True):
     """Norms of the residual stream, and where a layer has them.
 
     Attributes:
-        before_attention, before_mlp: checkpoint names within a layer.
+        before_attention, before_mlp: of what attention and MLP read: checkpoint names within a layer; "":
+            there is none, and they read the residual itself.
+        after_attention, after_mlp: of what they add to the residual, likewise.
     """
 
     before_attention: str = "input_layernorm"
+    after_attention: str = ""
     before_mlp: str = "post_attention_layernorm"
+    after_mlp: str = ""
 
 
 class AttentionTraits(msgspec.Struct, frozen=True, kw_only=True):
@@ -24,13 +28,14 @@ class AttentionTraits(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         inputs: checkpoint names of the query, key and value projection; one name if a tensor holds all three.
         qkv_bias, output_bias: query, key and value projections have biases; the attention's output has one.
-        qk_norm: RMS norm of queries and keys before the rotation, over each head, or none.
+        qk_norm: RMS norm of queries and keys before the rotation: over each head, over the whole row of
+            heads, or none.
     """
 
     inputs: tuple[str, ...] = ("q_proj", "k_proj", "v_proj")
     qkv_bias: bool = False
     output_bias: bool = False
-    qk_norm: Literal["none", "head"] = "none"
+    qk_norm: Literal["none", "head", "row"] = "none"
 
 
 class MlpTraits(msgspec.Struct, frozen=True, kw_only=True):

@@ -53,7 +53,40 @@ PHI3 = {
         },
     ),
 }
+OLMO = {
+    "olmo2": CheckpointSpec("olmo2", {"attention_bias": True}),
+    "olmo2-mha-yarn": CheckpointSpec(
+        "olmo2",
+        {
+            "num_key_value_heads": 6,
+            "rope_parameters": {
+                "rope_type": "yarn",
+                "rope_theta": 10000.0,
+                "factor": 4.0,
+                "original_max_position_embeddings": 128,
+            },
+        },
+    ),
+    "olmo3": CheckpointSpec("olmo3", {"num_hidden_layers": 4, "sliding_window": 13}),
+    "olmo3-local-theta": CheckpointSpec(
+        "olmo3",
+        {
+            "sliding_window": 13,
+            "layer_types": ["full_attention", "sliding_attention"],
+            "rope_parameters": {
+                "full_attention": {"rope_type": "linear", "rope_theta": 5000.0, "factor": 4.0},
+                "sliding_attention": {"rope_type": "default", "rope_theta": 100.0},
+            },
+        },
+    ),
+}
 
-DENSE_CASES = {**GRANITE, **SMOLLM3, **PHI3}
+DENSE_CASES = {**GRANITE, **SMOLLM3, **PHI3, **OLMO}
 # One per architecture.
-MAIN_DENSE_CASES = ["granite-multipliers", "smollm3-windows", "phi3-longrope-long"]
+MAIN_DENSE_CASES = [
+    "granite-multipliers",
+    "smollm3-windows",
+    "phi3-longrope-long",
+    "olmo2",
+    "olmo3-local-theta",
+]

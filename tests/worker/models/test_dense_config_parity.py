@@ -10,7 +10,16 @@ from splitserve.engine_core.checkpoint.config.architectures import read_model_co
 from splitserve.engine_core.errors import ModelLoadError
 from tests.checkpoints import CheckpointCache
 from tests.worker.models.dense_cases import DENSE_CASES, LONGROPE
-from tests.worker.models.test_config_parity import FULL, Change, assert_as_in_transformers, changed, named
+from tests.worker.models.test_config_parity import (
+    FULL,
+    LINEAR,
+    SLIDING,
+    YARN,
+    Change,
+    assert_as_in_transformers,
+    changed,
+    named,
+)
 
 
 def longrope(**changes: object) -> Change:
@@ -42,6 +51,17 @@ FOLLOWED: list[tuple[str, Change]] = [
         "phi3-longrope-short",
         {"rope_parameters": None, "rope_scaling": {**SU, "rope_theta": 77.0}},
     ),
+    ("olmo2", {"rope_parameters": "ABSENT", "rope_theta": 77.0}),
+    ("olmo2", {"rms_norm_eps": 0.01}),
+    ("olmo3", {"rope_theta": 77.0, "rope_parameters": "ABSENT"}),
+    ("olmo3", {"rope_scaling": YARN, "rope_parameters": "ABSENT"}),
+    ("olmo3", {"rope_scaling": YARN}),
+    ("olmo3", {"layer_types": [FULL] * 4}),
+    ("olmo3", {"layer_types": [SLIDING] * 4}),
+    ("olmo3", {"sliding_window": "ABSENT"}),
+    ("olmo3-local-theta", {"rope_parameters": "ABSENT"}),
+    ("olmo3-local-theta", {"rope_parameters": {SLIDING: {"rope_type": "default", "rope_theta": 100.0}}}),
+    ("olmo3-local-theta", {"rope_parameters": {FULL: None, SLIDING: LINEAR}}),
 ]
 HARMLESS: list[tuple[str, Change]] = [
     ("granite-multipliers", {"sliding_window": 5}),
@@ -53,6 +73,9 @@ HARMLESS: list[tuple[str, Change]] = [
     ("phi3-longrope-short", longrope(original_max_position_embeddings=32)),
     ("phi3-longrope-short", longrope(rope_type="yarn")),
     ("phi3-longrope-short", {"original_max_position_embeddings": "ABSENT"}),
+    ("olmo3", {"layer_types": "ABSENT"}),
+    ("olmo3", {"rope_parameters": "ABSENT"}),
+    ("olmo3", {"rope_scaling": {"rope_theta": 5e5}, "original_max_position_embeddings": 64}),
 ]
 REFUSED: list[tuple[str, Change, str]] = [
     ("granite-multipliers", {"residual_multiplier": 0}, "residual_multiplier"),
@@ -106,6 +129,14 @@ REFUSED: list[tuple[str, Change, str]] = [
     ("phi3-longrope-short", longrope(factor=0.5), "factor"),
     ("phi3-default", {"sliding_window": 0}, "sliding_window"),
     ("phi3-default", {"hidden_act": "gelu"}, "hidden_act"),
+    ("olmo3", {"rope_parameters": LINEAR}, FULL),
+    ("olmo3", {"rope_scaling": {"type": "linear", "factor": 4.0}}, "type must be called rope_type"),
+    ("olmo3", {"rope_scaling": {**LINEAR, "factor": 0.5}}, "factor"),
+    ("olmo3", {"rope_parameters": {SLIDING: {"rope_theta": 0}}}, "rope_theta"),
+    ("olmo3", {"rope_parameters": {FULL: {"rope_type": "longrope"}}}, "longrope"),
+    ("olmo3", {"sliding_window": None}, "layer_types"),
+    ("olmo2", {"layer_types": [SLIDING, FULL]}, "layer_types"),
+    ("olmo2", {"hidden_act": "relu"}, "hidden_act"),
 ]
 
 

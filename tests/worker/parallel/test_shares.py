@@ -14,6 +14,7 @@ from safetensors.torch import save_file
 
 from splitserve.engine_core.checkpoint.config.architectures import read_model_config
 from splitserve.engine_core.checkpoint.config.model_config import ModelConfig
+from splitserve.engine_core.errors import ConfigError
 from splitserve.worker.device.cpu import CpuDevice
 from splitserve.worker.layers.parameter import PackedParameter, Part
 from splitserve.worker.layers.weight_plan import WeightPlan
@@ -57,6 +58,13 @@ def test_every_query_head_lies_with_the_kv_head_it_reads(
         assert local_group * len(keys) == len(queries)
         for place, head in enumerate(queries):
             assert keys[place // local_group] == head // group
+
+
+def test_norms_over_all_heads_are_refused_on_several_ranks(checkpoints: CheckpointCache) -> None:
+    config = read_model_config(checkpoints.get(CheckpointSpec("olmo2")))
+    check_shares(config, 1, "none")
+    with pytest.raises(ConfigError, match="--tensor-parallel-size must be 1 for Olmo2ForCausalLM, got 2"):
+        check_shares(config, 2, "none")
 
 
 @dataclass

@@ -30,6 +30,10 @@ CASES: dict[str, CheckpointSpec] = {
     "mistral-window": CheckpointSpec("mistral", {**GQA, "sliding_window": 13}),
     "qwen2": CheckpointSpec("qwen2", {**GQA, "num_key_value_heads": 4}),
     "qwen3": CheckpointSpec("qwen3", GQA),
+    "granite": CheckpointSpec(
+        "granite", {**GQA, "embedding_multiplier": 3.0, "residual_multiplier": 0.5, "logits_scaling": 2.0}
+    ),
+    "phi3": CheckpointSpec("phi3", GQA),
     "gpt2-tied": CheckpointSpec("gpt2", {"n_embd": 64, "n_head": 8, "n_inner": 72}),
     "gpt2-untied": CheckpointSpec("gpt2", {"n_embd": 64, "n_head": 4, "tie_word_embeddings": False}),
 }
