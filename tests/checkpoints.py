@@ -56,7 +56,10 @@ _FAMILIES: dict[str, dict[str, object]] = {
     "Phi3": {"pad_token_id": None},
     "Olmo2": {},
     "Olmo3": {},
+    "Gemma3": {"head_dim": 16},
 }
+# Whose class of configs has another name.
+_CONFIGS = {"Gemma3": "Gemma3Text"}
 _CHAT_TEMPLATE = (
     "{% for message in messages %}<|{{ message.role }}|>{{ message.content }}<|end|>{% endfor %}"
     "{% if add_generation_prompt %}<|assistant|>{% endif %}"
@@ -125,7 +128,7 @@ def make_reference(spec: CheckpointSpec) -> PreTrainedModel:
     else:
         (name,) = (name for name in _FAMILIES if name.lower() == spec.architecture)
         settings = {**_DECODER, **_FAMILIES[name], **spec.settings}
-        config = getattr(transformers, f"{name}Config")(**settings)
+        config = getattr(transformers, f"{_CONFIGS.get(name, name)}Config")(**settings)
         model_class = getattr(transformers, f"{name}ForCausalLM")
     with torch.random.fork_rng():
         torch.manual_seed(spec.seed)

@@ -19,12 +19,14 @@ class Rotation(NamedTuple):
             elements from R on are not.
         q_norm, k_norm: RMS norm weights [D], or None.
         eps: epsilon of the norms.
+        norm_offset: added to their weights.
     """
 
     cos_sin: torch.Tensor
     q_norm: torch.Tensor | None = None
     k_norm: torch.Tensor | None = None
     eps: float = 0.0
+    norm_offset: float = 0.0
 
 
 class AttentionBackend(ABC):

@@ -39,5 +39,6 @@ def write_cache(
     if rotation is None:
         ops.kv_write(k, v, *caches, meta.slot_mapping)
         return
-    cos_sin, q_norm, k_norm, eps = rotation
-    ops.rotary_kv_write(q, k, v, meta.positions, cos_sin, *caches, meta.slot_mapping, q_norm, k_norm, eps)
+    cos_sin, q_norm, k_norm, *numbers = rotation
+    places = (*caches, meta.slot_mapping)
+    ops.rotary_kv_write(q, k, v, meta.positions, cos_sin, *places, q_norm, k_norm, *numbers)

@@ -42,8 +42,8 @@ class TorchAttention(AttentionBackend):
         """See AttentionBackend.write."""
         if rotation is not None:
             cosine, sine = rotation.cos_sin[meta.positions.long()][:, None].chunk(2, dim=-1)
-            q.copy_(_turned(_normed(q, rotation.q_norm, rotation.eps), cosine, sine))
-            k = _turned(_normed(k, rotation.k_norm, rotation.eps), cosine, sine)
+            q.copy_(_turned(_normed(q, rotation.q_norm, rotation), cosine, sine))
+            k = _turned(_normed(k, rotation.k_norm, rotation), cosine, sine)
         kept = (meta.slot_mapping >= 0).nonzero().flatten()
         slots = meta.slot_mapping[kept].long()
         kv_cache.k.flatten(0, 1)[slots] = k[kept]
@@ -70,8 +70,11 @@ class TorchAttention(AttentionBackend):
             out[span] = _attend(q[span], keys, values, scale, sliding_window)
 
 
-def _normed(x: torch.Tensor, weight: torch.Tensor | None, eps: float) -> torch.Tensor:
-    return x if weight is None else F.rms_norm(x.float(), weight.shape, weight.float(), eps).to(x.dtype)
+def _normed(x: torch.Tensor, weight: torch.Tensor | None, rotation: Rotation) -> torch.Tensor:
+    if weight is None:
+        return x
+    factors = weight.float() + rotation.norm_offset
+    return F.rms_norm(x.float(), weight.shape, factors, rotation.eps).to(x.dtype)
 
 
 def _turned(x: torch.Tensor, cosine: torch.Tensor, sine: torch.Tensor) -> torch.Tensor:

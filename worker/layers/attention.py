@@ -77,7 +77,8 @@ class Attention:
             return None
         if self._head_norms is None:
             return Rotation(self._rotary.cos_sin)
-        return Rotation(self._rotary.cos_sin, *self._head_norms.weights, self._head_norms.eps)
+        norms = self._head_norms
+        return Rotation(self._rotary.cos_sin, *norms.weights, norms.eps, norms.offset)
 
     def _project(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
         """Return q [T, Hq, D], k and v [T, Hkv, D] as views of one buffer."""

@@ -66,6 +66,7 @@ class OutputHead:
         name: its tensor in the checkpoint is `name`.weight [V, H].
         tied: the embedding whose weight it shares; None if it has its own.
         multiplier: of the logits.
+        cap: logits are capped softly at this; 0: they are not.
     """
 
     def __init__(
@@ -75,12 +76,13 @@ class OutputHead:
         shape: tuple[int, int],
         tied: Embedding | None,
         multiplier: float = 1.0,
+        cap: float = 0.0,
     ) -> None:
         self._ops = ctx.ops
         self._group = ctx.group
         self._workspace = ctx.workspace
         self._vocab_size = shape[0]
-        self._multiplier = multiplier
+        self._multiplier, self._cap = multiplier, cap
         rows = ctx.share(shape[0])
         self._weight = tied.weight if tied else ctx.plan.declare_head(f"{name}.weight", shape, rows)
 
@@ -91,6 +93,8 @@ class OutputHead:
         self._ops.linear(own, hidden, self._weight.weight)
         if self._multiplier != 1.0:
             self._ops.scale(own, own, self._multiplier)
+        if self._cap:
+            self._ops.soft_cap(own, own, self._cap)
         if self._group is None:
             return own
         out = None
@@ -103,7 +107,10 @@ class OutputHead:
 def token_embedding(ctx: LayerContext, config: ModelConfig, name: str) -> Embedding:
     """Return the input embedding of a model; its output is the residual."""
     shape = (config.vocab_size, config.hidden_size)
-    multiplier = config.traits.multipliers.embedding
+    multipliers = config.traits.multipliers
+    multiplier = multipliers.embedding
+    if multipliers.is_embedding_rounded:
+        multiplier = torch.tensor(multiplier, dtype=ctx.workspace.dtype).item()
     return Embedding(ctx, "residual", name, shape, is_head=config.tie_word_embeddings, multiplier=multiplier)
 
 
@@ -119,7 +126,7 @@ def output_head(
         embedding: None if an earlier stage holds it; a tied head then loads its own copy.
     """
     shape = (config.vocab_size, config.hidden_size)
-    multiplier = config.traits.multipliers.logits
+    multiplier, cap = config.traits.multipliers.logits, config.traits.logits_cap
     if not config.tie_word_embeddings:
-        return OutputHead(ctx, HEAD, shape, None, multiplier)
-    return OutputHead(ctx, embedding_name, shape, embedding, multiplier)
+        return OutputHead(ctx, HEAD, shape, None, multiplier, cap)
+    return OutputHead(ctx, embedding_name, shape, embedding, multiplier, cap)

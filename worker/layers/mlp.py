@@ -31,15 +31,16 @@ class MlpSpec(NamedTuple):
 
 
 class GatedMLP:
-    """down(silu(gate(x)) * up(x)), gate and up in one matrix.
+    """down(activation(gate(x)) * up(x)), gate and up in one matrix.
 
     Args:
         name: of the checkpoint's module.
         spec: `inner` names gate and up, or a layer whose outputs are both.
+        activation: "silu" or "gelu_tanh".
     """
 
-    def __init__(self, ctx: LayerContext, name: str, spec: MlpSpec) -> None:
-        self._ops = ctx.ops
+    def __init__(self, ctx: LayerContext, name: str, spec: MlpSpec, activation: str) -> None:
+        self._activate = {"silu": ctx.ops.silu_and_mul, "gelu_tanh": ctx.ops.gelu_and_mul}[activation]
         self._workspace = ctx.workspace
         units = ctx.share(spec.inner_size)
         self._num_units = len(units)
@@ -56,7 +57,7 @@ class GatedMLP:
         """Map x [T, H] to [T, H] in the buffer of residual deltas."""
         gate_up = self._gate_up(x)
         activated = self._workspace.take_spaced("mlp_activated", x.shape[0], self._num_units)
-        self._ops.silu_and_mul(activated, gate_up)
+        self._activate(activated, gate_up)
         return self._down(activated)
 
 

@@ -6,6 +6,7 @@ from typing import Protocol
 
 import torch
 
+from splitserve.engine_core.checkpoint.config.model_config import ModelConfig
 from splitserve.worker.layers.context import LayerContext
 from splitserve.worker.layers.parameter import Part
 
@@ -23,24 +24,25 @@ class Norm(Protocol):
 
 
 class RMSNorm:
-    """x / rms(x) * weight over the last dimension."""
+    """x / rms(x) * (weight + offset) over the last dimension."""
 
-    def __init__(self, ctx: LayerContext, name: str, size: int, eps: float) -> None:
+    def __init__(self, ctx: LayerContext, name: str, size: int, eps: float, offset: float = 0.0) -> None:
         self._ops = ctx.ops
         self._workspace = ctx.workspace
         self._weight = ctx.plan.declare_vector(size, [Part(f"{name}.weight", (size,))])
         self._eps = eps
+        self._offset = offset
 
     def __call__(self, x: torch.Tensor) -> torch.Tensor:
         """Return the norm of x [T, H] in the norms' shared buffer."""
         out = self._workspace.take(_ROLE, x.shape[0], x.shape[1])
-        self._ops.rms_norm(out, x, self._weight.tensor, self._eps)
+        self._ops.rms_norm(out, x, self._weight.tensor, self._eps, self._offset)
         return out
 
     def add(self, delta: torch.Tensor, residual: torch.Tensor) -> torch.Tensor:
         """Add delta [T, H] to residual in place and return the norm of the sum."""
         out = self._workspace.take(_ROLE, delta.shape[0], delta.shape[1])
-        self._ops.fused_add_rms_norm(out, delta, residual, self._weight.tensor, self._eps)
+        self._ops.fused_add_rms_norm(out, delta, residual, self._weight.tensor, self._eps, self._offset)
         return out
 
 
@@ -53,13 +55,17 @@ class HeadNorms:
 
     Attributes:
         eps: added to the mean squares.
+        offset: added to the weights.
     """
 
-    def __init__(self, ctx: LayerContext, names: tuple[str, str], head_dim: int, eps: float) -> None:
+    def __init__(
+        self, ctx: LayerContext, names: tuple[str, str], head_dim: int, eps: float, offset: float = 0.0
+    ) -> None:
         self._weights = [
             ctx.plan.declare_vector(head_dim, [Part(f"{name}.weight", (head_dim,))]) for name in names
         ]
         self.eps = eps
+        self.offset = offset
 
     @property
     def weights(self) -> tuple[torch.Tensor, torch.Tensor]:
@@ -113,3 +119,8 @@ class LayerNorm:
             out, delta, residual, self._weight.tensor, self._bias.tensor, self._eps
         )
         return out
+
+
+def residual_norm(ctx: LayerContext, config: ModelConfig, name: str) -> Norm:
+    """Return a norm of the residual stream of the kind that a model has, by its name in the checkpoint."""
+    return RMSNorm(ctx, name, config.hidden_size, config.norm_eps, config.traits.norms.offset)

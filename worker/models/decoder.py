@@ -12,7 +12,7 @@ from splitserve.worker.attention.metadata import AttentionMetadata
 from splitserve.worker.kv_cache.layout import KVCache
 from splitserve.worker.layers.context import LayerContext
 from splitserve.worker.layers.embedding import output_head, token_embedding
-from splitserve.worker.layers.norm import RMSNorm
+from splitserve.worker.layers.norm import residual_norm
 from splitserve.worker.layers.rotary import RotaryEmbedding
 from splitserve.worker.layers.stage_boundary import StageBoundary
 from splitserve.worker.models.base import Model
@@ -52,7 +52,7 @@ class Decoder:
             DecoderLayer(ctx, config, f"{PREFIX}layers.{i}", i, rotaries.get(config.ropes[i])) for i in layers
         ]
         if boundary.is_last:
-            self._norm = RMSNorm(ctx, f"{PREFIX}norm", config.hidden_size, config.norm_eps)
+            self._norm = residual_norm(ctx, config, f"{PREFIX}norm")
             self._head = output_head(ctx, config, EMBEDDING, self._embedding)
         self.num_params = ctx.plan.num_params
         self.workspace = ctx.workspace

@@ -11,7 +11,7 @@ from splitserve.worker.layers.attention import Attention, HeadLayout
 from splitserve.worker.layers.context import LayerContext
 from splitserve.worker.layers.linear import ColumnLinear, LinearSpec, RowLinear, Source
 from splitserve.worker.layers.mlp import GatedMLP, MlpSpec
-from splitserve.worker.layers.norm import HeadNorms, Norm, RMSNorm, RowNorms
+from splitserve.worker.layers.norm import HeadNorms, Norm, RowNorms, residual_norm
 from splitserve.worker.layers.residual import BranchEnd, ResidualSum
 from splitserve.worker.layers.rotary import RotaryEmbedding
 from splitserve.worker.parallel.shares import scaled
@@ -36,7 +36,7 @@ class DecoderLayer:
         self._attention_end = _branch_end(ctx, config, name, norms.after_attention)
         self._mlp_begin = _branch_begin(ctx, config, name, norms.before_mlp)
         spec = MlpSpec(config.hidden_size, config.intermediate_size, mlp.inner, bias=mlp.bias)
-        self._mlp = GatedMLP(ctx, f"{name}.mlp", spec)
+        self._mlp = GatedMLP(ctx, f"{name}.mlp", spec, config.activation)
         self._mlp_end = _branch_end(ctx, config, name, norms.after_mlp)
 
     def attend(
@@ -54,16 +54,12 @@ class DecoderLayer:
 
 
 def _branch_begin(ctx: LayerContext, config: ModelConfig, layer: str, norm: str) -> Norm:
-    return _norm(ctx, config, f"{layer}.{norm}") if norm else ResidualSum(ctx)
+    return residual_norm(ctx, config, f"{layer}.{norm}") if norm else ResidualSum(ctx)
 
 
 def _branch_end(ctx: LayerContext, config: ModelConfig, layer: str, norm: str) -> BranchEnd:
-    made = _norm(ctx, config, f"{layer}.{norm}") if norm else None
+    made = residual_norm(ctx, config, f"{layer}.{norm}") if norm else None
     return BranchEnd(ctx, made, config.traits.multipliers.residual)
-
-
-def _norm(ctx: LayerContext, config: ModelConfig, name: str) -> Norm:
-    return RMSNorm(ctx, name, config.hidden_size, config.norm_eps)
 
 
 def _attention(
@@ -89,7 +85,8 @@ def _attention(
     norms: HeadNorms | RowNorms | None = None
     norm_names = (f"{name}.q_norm", f"{name}.k_norm")
     if traits.qk_norm == "head":
-        norms = HeadNorms(ctx, norm_names, config.head_dim, config.norm_eps)
+        offset = config.traits.norms.offset
+        norms = HeadNorms(ctx, norm_names, config.head_dim, config.norm_eps, offset)
     elif traits.qk_norm == "row":
         norms = RowNorms(ctx, norm_names, (q_size, kv_size), config.norm_eps)
     heads = HeadLayout(

@@ -16,6 +16,8 @@ MAX_WIDTH = 2**20
 MAX_VOCAB = 2**24
 # Four times the longest published context; the rotary table has this many rows.
 MAX_LEN = 2**22
+# Above any logit: caps of 30 and 50 have been published.
+MAX_CAP = 1e6
 DTYPES = ("float32", "bfloat16", "float16")
 
 

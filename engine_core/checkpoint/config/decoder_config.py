@@ -6,6 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
 
+from splitserve.engine_core.checkpoint.config.activations import SILU, Activation
 from splitserve.engine_core.checkpoint.config.common_fields import (
     MAX_HEAD_DIM,
     MAX_HEADS,
@@ -35,6 +36,7 @@ class Defaults(NamedTuple):
         rotary_share: default of partial_rotary_factor; 0 if whole heads turn.
         rope: reads the rotary parameters.
         norm_eps: default of rms_norm_eps.
+        activation: of the MLP.
         tied: default of tie_word_embeddings.
     """
 
@@ -46,6 +48,7 @@ class Defaults(NamedTuple):
     rotary_share: float = 0.0
     rope: Callable[[Fields, RopeShape], RopeConfig] = read_rope_config
     norm_eps: float = 1e-6
+    activation: Activation = SILU
     tied: bool = False
 
 
@@ -71,9 +74,6 @@ def read_decoder(
     max_positions = config.integer("max_position_embeddings", 1, MAX_LEN, defaults.max_positions)
     head_dim = _head_dim(config, hidden_size, num_heads, defaults.head_dim)
     rope = defaults.rope(config, RopeShape(head_dim, max_positions, defaults.theta, defaults.rotary_share))
-    activation = config.text("hidden_act", "silu")
-    if activation not in ("silu", "swish"):
-        raise config.error("hidden_act", f"must be silu (also called swish), got {activation!r}")
     return ModelConfig(
         path=str(path),
         architecture=architecture,
@@ -89,7 +89,7 @@ def read_decoder(
         max_position_embeddings=max_positions,
         max_model_len=_extended_len(config, rope, max_positions),
         norm_eps=config.number("rms_norm_eps", 0.0, 0.1, defaults.norm_eps),
-        activation="silu",
+        activation=defaults.activation.read(config),
         tie_word_embeddings=config.boolean("tie_word_embeddings", defaults.tied),
         named_eos_token_ids=read_eos_token_ids(path, config),
         sliding_windows=defaults.windows(config, num_layers),

@@ -11,11 +11,13 @@ class NormTraits(msgspec.Struct, frozen=True, kw_only=True):
     """Norms of the residual stream, and where a layer has them.
 
     Attributes:
+        offset: added to their weights, and to those of norms of query and key heads.
         before_attention, before_mlp: of what attention and MLP read: checkpoint names within a layer; "":
             there is none, and they read the residual itself.
         after_attention, after_mlp: of what they add to the residual, likewise.
     """
 
+    offset: float = 0.0
     before_attention: str = "input_layernorm"
     after_attention: str = ""
     before_mlp: str = "post_attention_layernorm"
@@ -55,19 +57,26 @@ class Multipliers(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         embedding: of the embedding's output.
+        is_embedding_rounded: the former is rounded to the dtype of the weights first.
         residual: of the attention's and the MLP's output before it is added to the residual.
         logits: of the output head's.
     """
 
     embedding: float = 1.0
+    is_embedding_rounded: bool = False
     residual: float = 1.0
     logits: float = 1.0
 
 
 class DecoderTraits(msgspec.Struct, frozen=True, kw_only=True):
-    """What the worker chooses the layers of the shared decoder by; the defaults are Llama's."""
+    """What the worker chooses the layers of the shared decoder by; the defaults are Llama's.
+
+    Attributes:
+        logits_cap: logits x become logits_cap * tanh(x / logits_cap); 0: they stay.
+    """
 
     norms: NormTraits = NormTraits()
     attention: AttentionTraits = AttentionTraits()
     mlp: MlpTraits = MlpTraits()
     multipliers: Multipliers = Multipliers()
+    logits_cap: float = 0.0

@@ -80,8 +80,33 @@ OLMO = {
         },
     ),
 }
+GEMMA = {
+    "gemma3": CheckpointSpec(
+        "gemma3",
+        {
+            "num_hidden_layers": 3,
+            "sliding_window": 13,
+            "sliding_window_pattern": 2,
+            "query_pre_attn_scalar": 24,
+            "attention_bias": True,
+        },
+    ),
+    "gemma3-untied-capped": CheckpointSpec(
+        "gemma3",
+        {
+            "sliding_window": 9,
+            "layer_types": ["sliding_attention", "full_attention"],
+            "final_logit_softcapping": 5.0,
+            "tie_word_embeddings": False,
+            "rope_parameters": {
+                "full_attention": {"rope_type": "linear", "rope_theta": 5000.0, "factor": 8.0},
+                "sliding_attention": {"rope_type": "default", "rope_theta": 100.0},
+            },
+        },
+    ),
+}
 
-DENSE_CASES = {**GRANITE, **SMOLLM3, **PHI3, **OLMO}
+DENSE_CASES = {**GRANITE, **SMOLLM3, **PHI3, **OLMO, **GEMMA}
 # One per architecture.
 MAIN_DENSE_CASES = [
     "granite-multipliers",
@@ -89,4 +114,5 @@ MAIN_DENSE_CASES = [
     "phi3-longrope-long",
     "olmo2",
     "olmo3-local-theta",
+    "gemma3",
 ]

@@ -62,6 +62,16 @@ FOLLOWED: list[tuple[str, Change]] = [
     ("olmo3-local-theta", {"rope_parameters": "ABSENT"}),
     ("olmo3-local-theta", {"rope_parameters": {SLIDING: {"rope_type": "default", "rope_theta": 100.0}}}),
     ("olmo3-local-theta", {"rope_parameters": {FULL: None, SLIDING: LINEAR}}),
+    ("gemma3", {"query_pre_attn_scalar": "ABSENT"}),
+    ("gemma3", {"rope_parameters": "ABSENT", "rope_theta": 77.0}),
+    ("gemma3", {"rope_parameters": "ABSENT", "rope_local_base_freq": 77.0}),
+    ("gemma3", {"rope_parameters": "ABSENT", "rope_scaling": LINEAR}),
+    ("gemma3", {"layer_types": "ABSENT", "sliding_window_pattern": "ABSENT"}),
+    ("gemma3", {"layer_types": "ABSENT", "sliding_window_pattern": 3}),
+    ("gemma3", {"sliding_window": 5}),
+    ("gemma3", {"final_logit_softcapping": 3.0}),
+    ("gemma3", {"rms_norm_eps": 0.01}),
+    ("gemma3-untied-capped", {"final_logit_softcapping": None}),
 ]
 HARMLESS: list[tuple[str, Change]] = [
     ("granite-multipliers", {"sliding_window": 5}),
@@ -76,6 +86,11 @@ HARMLESS: list[tuple[str, Change]] = [
     ("olmo3", {"layer_types": "ABSENT"}),
     ("olmo3", {"rope_parameters": "ABSENT"}),
     ("olmo3", {"rope_scaling": {"rope_theta": 5e5}, "original_max_position_embeddings": 64}),
+    ("gemma3", {"attn_logit_softcapping": 5.0}),
+    ("gemma3", {"rope_parameters": "ABSENT"}),
+    ("gemma3", {"hidden_act": "silu"}),
+    ("gemma3", {"hidden_activation": "gelu_new", "cache_implementation": "hybrid"}),
+    ("gemma3-untied-capped", {"sliding_window_pattern": 1}),
 ]
 REFUSED: list[tuple[str, Change, str]] = [
     ("granite-multipliers", {"residual_multiplier": 0}, "residual_multiplier"),
@@ -137,6 +152,16 @@ REFUSED: list[tuple[str, Change, str]] = [
     ("olmo3", {"sliding_window": None}, "layer_types"),
     ("olmo2", {"layer_types": [SLIDING, FULL]}, "layer_types"),
     ("olmo2", {"hidden_act": "relu"}, "hidden_act"),
+    ("gemma3", {"hidden_activation": "silu"}, "hidden_activation must be gelu_pytorch_tanh or gelu_new"),
+    ("gemma3", {"use_bidirectional_attention": True}, "use_bidirectional_attention"),
+    ("gemma3", {"final_logit_softcapping": 0}, "final_logit_softcapping must be a number from 0.001"),
+    ("gemma3", {"final_logit_softcapping": "30"}, "final_logit_softcapping"),
+    ("gemma3", {"query_pre_attn_scalar": 0}, "query_pre_attn_scalar"),
+    ("gemma3", {"sliding_window_pattern": 0}, "sliding_window_pattern"),
+    ("gemma3", {"rope_local_base_freq": 0}, "rope_local_base_freq"),
+    ("gemma3", {"rope_parameters": {"rope_type": "default", "rope_theta": 1e6}}, FULL),
+    ("gemma3", {"model_type": "gemma3"}, "model_type"),
+    ("gemma3", {"architectures": ["Gemma3ForConditionalGeneration"]}, "Gemma3ForConditionalGeneration"),
 ]
 
 

@@ -34,6 +34,10 @@ CASES: dict[str, CheckpointSpec] = {
         "granite", {**GQA, "embedding_multiplier": 3.0, "residual_multiplier": 0.5, "logits_scaling": 2.0}
     ),
     "phi3": CheckpointSpec("phi3", GQA),
+    "gemma3": CheckpointSpec(
+        "gemma3",
+        {**GQA, "sliding_window": 13, "sliding_window_pattern": 2, "final_logit_softcapping": 9.0},
+    ),
     "gpt2-tied": CheckpointSpec("gpt2", {"n_embd": 64, "n_head": 8, "n_inner": 72}),
     "gpt2-untied": CheckpointSpec("gpt2", {"n_embd": 64, "n_head": 4, "tie_word_embeddings": False}),
 }
