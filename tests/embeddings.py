@@ -13,12 +13,24 @@ import torch
 from safetensors.torch import load_file, save_file
 
 
-def make_embedder(generator: Path, folder: Path, *, normalizes: bool = True) -> Path:
-    """Copy a checkpoint as publishers of embedding models have it: bare names, no head, modules.json."""
+def make_bare(generator: Path, folder: Path) -> Path:
+    """Copy a checkpoint as transformers' AutoModel saves it: a bare architecture, bare names, no head."""
     shutil.copytree(generator, folder)
     tensors = load_file(folder / "model.safetensors")
     bare = {name.removeprefix("model."): each for name, each in tensors.items() if name != "lm_head.weight"}
     save_file(bare, folder / "model.safetensors", metadata={"format": "pt"})
+    config = json.loads((folder / "config.json").read_text())
+    config["architectures"] = [name.replace("ForCausalLM", "Model") for name in config["architectures"]]
+    (folder / "config.json").write_text(json.dumps(config))
+    return folder
+
+
+def make_embedder(generator: Path, folder: Path, *, normalizes: bool = True) -> Path:
+    """Copy a checkpoint as publishers of embedding models have it: with modules.json, its head left out."""
+    architectures = json.loads((generator / "config.json").read_text())["architectures"]
+    make_bare(generator, folder)
+    config = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps(config | {"architectures": architectures}))
     names = ["Transformer", "Pooling"] + ["Normalize"] * normalizes
     paths = ["", "1_Pooling", "2_Normalize"]
     listed = [

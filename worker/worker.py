@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import msgspec
 import torch
 
-from splitserve.engine_core.checkpoint.config.architectures import read_model_config
+from splitserve.engine_core.checkpoint.config.architectures import is_bare, read_model_config
 from splitserve.engine_core.checkpoint.config.model_config import ModelConfig
 from splitserve.engine_core.checkpoint.pooling import Pooling, read_pooling
 from splitserve.engine_core.errors import ConfigError, WorkerError
@@ -317,7 +317,7 @@ class Worker:
 def _read_config(asked: WorkerConfig) -> tuple[ModelConfig, Pooling | None]:
     """Return the config with the context that is served, and how the model makes vectors, if it does."""
     config = read_model_config(asked.model).limited_to(asked.max_model_len)
-    pooling = read_pooling(Path(config.path), asked.task)
+    pooling = read_pooling(Path(config.path), asked.task, is_bare=is_bare(config.architecture))
     if pooling is not None and pooling.max_tokens:
         config = config.limited_to(min(config.max_model_len, pooling.max_tokens))
     return config, pooling

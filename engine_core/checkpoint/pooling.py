@@ -15,6 +15,7 @@ from splitserve.engine_core.checkpoint.config.fields import MAX_JSON_BYTES, Fiel
 from splitserve.engine_core.checkpoint.files import read_file
 from splitserve.engine_core.errors import ModelLoadError
 
+CONFIG = "config.json"
 MODULES = "modules.json"
 _LENGTHS = "sentence_bert_config.json"
 _MAX_MODULES = 16
@@ -41,22 +42,29 @@ class Pooling(NamedTuple):
     max_tokens: int = 0
 
 
-def read_pooling(directory: Path, task: str) -> Pooling | None:
+def read_pooling(directory: Path, task: str, *, is_bare: bool = False) -> Pooling | None:
     """Return how a checkpoint makes vectors; None if it generates text.
 
     Args:
         directory: of the checkpoint.
-        task: "auto" goes by modules.json, "embed" makes vectors without one, too, "generate" never does.
+        task: "auto" goes by modules.json and by is_bare, "embed" makes vectors without either, too,
+            "generate" never does.
+        is_bare: the model has no output head, so that it can do nothing else.
 
     Raises:
         ModelLoadError: names the file and what it asks for that is not supported.
     """
     if task == "generate":
+        if is_bare:
+            raise ModelLoadError(
+                f"{directory / CONFIG} names a model without an output head, which generates no text: "
+                "--task must be embed or auto"
+            )
         return None
     path = directory / MODULES
     content = read_file(path, MAX_JSON_BYTES)
     if content is None:
-        return Pooling() if task == "embed" else None
+        return Pooling() if task == "embed" or is_bare else None
     modules = _modules(content, path)
     names = [module.text("type", default="").rsplit(".", 1)[-1] for module in modules]
     if names[:2] != ["Transformer", "Pooling"] or names[2:] not in ([], ["Normalize"]):

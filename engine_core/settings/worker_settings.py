@@ -60,7 +60,7 @@ class WorkerSettings(Settings, frozen=True, kw_only=True):
     task: Annotated[
         str,
         Setting(
-            "what the model is for; auto embeds if the checkpoint has sentence-transformers' modules.json",
+            "what the model is for; auto embeds if the checkpoint is one of an embedding model",
             "model",
             choices=TASKS,
             docs=", see [embeddings](embeddings.md)",

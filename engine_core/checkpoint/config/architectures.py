@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
@@ -68,31 +69,41 @@ def read_model_config(directory: str | Path) -> ModelConfig:
     """
     path = Path(directory)
     config = open_config(path)
-    architecture = _architecture(config)
-    for name, reason in _REFUSED.items():
-        if config.has(name):
-            raise config.unwanted(name, reason)
+    name, architecture = _architecture(config)
+    for field, reason in _REFUSED.items():
+        if config.has(field):
+            raise config.unwanted(field, reason)
     # null counts as false here.
     if config.is_null("is_causal") or not config.boolean("is_causal", True):
         raise config.error("is_causal", "must be true or absent: only causal attention is supported")
-    model = ARCHITECTURES[architecture].read(path, architecture, config)
+    model = architecture.read(path, name, config)
     return msgspec.structs.replace(model, has_custom_code=config.has("auto_map"))
 
 
-def _architecture(config: Fields) -> str:
+def is_bare(architecture: str) -> bool:
+    """Whether this is the name of an architecture without its output head, as embedding models have it."""
+    return architecture not in ARCHITECTURES
+
+
+def _find(name: str) -> Architecture | None:
+    whole = re.sub("Model$", "ForCausalLM", name)
+    return ARCHITECTURES.get(name) or ARCHITECTURES.get(whole)
+
+
+def _architecture(config: Fields) -> tuple[str, Architecture]:
     names = config.texts("architectures")
     for name in names:
-        if name in ARCHITECTURES:
-            _check_model_type(config, name)
-            return name
+        found = _find(name)
+        if found is not None:
+            _check_model_type(config, name, found.model_type)
+            return name, found
     asked = ", ".join(map(repr, names[:4]))[:200] or "none"
     error = config.error("architectures", f"names {asked}, which is not supported")
     # Apart, as what is quoted of a file is cut, and this list is longer.
     raise ModelLoadError(f"{error}; supported architectures: {', '.join(ARCHITECTURES)}")
 
 
-def _check_model_type(config: Fields, architecture: str) -> None:
-    expected = ARCHITECTURES[architecture].model_type
+def _check_model_type(config: Fields, architecture: str, expected: str) -> None:
     found = config.text("model_type", expected)
     if found != expected:
         raise config.error("model_type", f"must be {expected!r} for {architecture}, got {found!r}")

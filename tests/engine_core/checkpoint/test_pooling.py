@@ -43,6 +43,12 @@ def test_without_its_files_only_the_task_decides(tmp_path: Path) -> None:
     assert read_pooling(tmp_path, "embed") == Pooling(normalizes=True, max_tokens=0)
 
 
+def test_a_model_without_a_head_can_do_nothing_else(tmp_path: Path) -> None:
+    assert read_pooling(tmp_path, "auto", is_bare=True) == Pooling(normalizes=True, max_tokens=0)
+    with pytest.raises(ModelLoadError, match=r"without an output head.*--task must be embed or auto"):
+        read_pooling(tmp_path, "generate", is_bare=True)
+
+
 def test_its_files_decide_unless_the_task_does(write: Callable[..., Path]) -> None:
     whole = write(modules("Transformer", "Pooling", "Normalize"), lengths={"max_seq_length": 512})
     assert read_pooling(whole, "auto") == read_pooling(whole, "embed") == Pooling(True, 512)

@@ -10,10 +10,10 @@ import numpy.typing as npt
 import pytest
 
 from splitserve import LLM
-from splitserve.engine_core.errors import ContextLengthError, InvalidRequestError
+from splitserve.engine_core.errors import ContextLengthError, InvalidRequestError, ModelLoadError
 from splitserve.frontend.offline.outputs import EmbeddingRequestOutput
 from tests.checkpoints import CheckpointCache, CheckpointSpec
-from tests.embeddings import cosines, make_embedder, reference_vectors
+from tests.embeddings import cosines, make_bare, make_embedder, reference_vectors
 
 pytestmark = pytest.mark.system
 
@@ -130,6 +130,16 @@ def test_ranks_that_share_a_model_make_one_vector(
     with start(embedder, tensor=tensor, pipeline=pipeline) as llm:
         ours = vectors(llm.embed(PROMPTS, use_tqdm=False, normalize=False))
     assert cosines(ours, expected).min() > 0.999999
+
+
+def test_a_bare_model_embeds_without_being_told(
+    generator: Path, expected: npt.NDArray[np.float32], tmp_path: Path
+) -> None:
+    bare = make_bare(generator, tmp_path / "model")
+    with start(bare) as llm:
+        assert cosines(vectors(llm.embed(PROMPTS, use_tqdm=False)), expected).min() > 0.999999
+    with pytest.raises(ModelLoadError, match="names a model without an output head"):
+        start(bare, task="generate")
 
 
 def test_a_model_that_generates_embeds_only_if_told_to(
