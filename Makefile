@@ -26,7 +26,7 @@ export SPLITSERVE_CUDA ?=
 # What was asked for is part of the name, so that asking for something else builds it.
 INSTALLED := $(VENV)/.installed$(SPLITSERVE_CUDA)
 
-.PHONY: serve test test-all soak soak-server fuzz bench compare check gpu-wheels gpu-check gpu-sanitize lint types format clean
+.PHONY: serve test test-all coverage soak soak-server fuzz bench compare check gpu-wheels gpu-check gpu-sanitize lint types format clean
 
 $(VENV)/.created:
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || (echo "Python 3.11 or newer is needed" >&2; exit 1)
@@ -63,9 +63,13 @@ serve: $(INSTALLED)
 test: $(VENV)/.installed-test
 	$(BIN)/pytest -m 'not slow'
 
-# All tests, and how much of what decides they cover: about twice as long.
+# All tests: about three times as long.
 test-all: $(VENV)/.installed-test
-	$(BIN)/pytest --cov --cov-report=term
+	$(BIN)/pytest
+
+# How much of what decides they cover; counting makes the property tests several times as slow.
+coverage: $(VENV)/.installed-test
+	$(BIN)/pytest --cov --cov-report=term tests/engine_core tests/frontend
 
 # Random lives of an engine with all bookkeeping checked after every event, failover under simulated faults, then the
 # property tests; new seeds in every run, which the output names: `make soak SEED=5` draws the same examples of the
