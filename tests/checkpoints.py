@@ -56,6 +56,7 @@ _FAMILIES: dict[str, dict[str, object]] = {
     "Phi3": {"pad_token_id": None},
     "Olmo2": {},
     "Olmo3": {},
+    "Gemma2": {"head_dim": 16},
     "Gemma3": {"head_dim": 16},
 }
 # Whose class of configs has another name.

@@ -187,7 +187,10 @@ class Worker:
 
     def _attention_needs(self, config: ModelConfig, dtype: torch.dtype) -> AttentionNeeds:
         heads = (config.head_dim, config.num_heads, config.num_kv_heads)
-        return AttentionNeeds(dtype, self._config.block_size, *heads, self._config.batch_invariant)
+        has_softcap = config.traits.attention.score_cap > 0.0
+        return AttentionNeeds(
+            dtype, self._config.block_size, *heads, has_softcap, self._config.batch_invariant
+        )
 
     def _meet(self) -> Mesh:
         if self._config.num_ranks == 1:

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from splitserve.worker.attention.base import Rotation
+from splitserve.worker.attention.base import Rotation, Scores
 from splitserve.worker.attention.cuda import CudaAttention
 from splitserve.worker.attention.flash import FlashAttention
 from splitserve.worker.attention.flash_editions import EDITIONS, Edition, open_edition
@@ -65,7 +65,7 @@ def attend_by(
     meta = AttentionMetadata(ends, ends, tables.to(device), cu_seqlens, ends)
     out = torch.full_like(q, float("nan"))
     backend.begin_step(meta)
-    backend.attend(out, q, KVCache(*caches), meta, batch.shape.scale, sliding_window)
+    backend.attend(out, q, KVCache(*caches), meta, Scores(batch.shape.scale, sliding_window))
     return list(out.cpu().split(lengths))
 
 
@@ -110,7 +110,7 @@ def test_a_recorded_decode_step_is_replayed(real_gpu: Gpu, edition: Edition, sli
 
     def step() -> None:
         backend.begin_step(meta)
-        backend.attend(out, q, caches, meta, shape.scale, sliding_window)
+        backend.attend(out, q, caches, meta, Scores(shape.scale, sliding_window))
 
     # As a capture wants: kernels are loaded when they first run.
     step()

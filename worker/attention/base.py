@@ -29,6 +29,20 @@ class Rotation(NamedTuple):
     norm_offset: float = 0.0
 
 
+class Scores(NamedTuple):
+    """How a layer's scores come from dot products of queries and keys.
+
+    Attributes:
+        scale: multiplies them, usually D ** -0.5.
+        sliding_window: a token sees itself and the sliding_window - 1 tokens before it; 0 = no window.
+        softcap: scaled scores s become softcap * tanh(s / softcap); 0: they stay.
+    """
+
+    scale: float
+    sliding_window: int = 0
+    softcap: float = 0.0
+
+
 class AttentionBackend(ABC):
     """Owns the KV cache layout and the kernels that read and write it; single-threaded.
 
@@ -83,8 +97,7 @@ class AttentionBackend(ABC):
         q: torch.Tensor,
         kv_cache: KVCache,
         meta: AttentionMetadata,
-        scale: float,
-        sliding_window: int = 0,
+        scores: Scores,
     ) -> None:
         """Causal attention over the cache, after write() has added this step's keys and values.
 
@@ -93,6 +106,5 @@ class AttentionBackend(ABC):
             q: [T, Hq, D], as write() left it.
             kv_cache: this layer's cache.
             meta: layout of the step.
-            scale: multiplies the attention scores, usually D ** -0.5.
-            sliding_window: a token sees itself and the sliding_window - 1 tokens before it; 0 = no window.
+            scores: how they are computed.
         """

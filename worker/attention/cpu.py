@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from splitserve.worker.attention.base import AttentionBackend, Rotation
+from splitserve.worker.attention.base import AttentionBackend, Rotation, Scores
 from splitserve.worker.attention.cache_writer import Projected, write_cache
 from splitserve.worker.attention.metadata import AttentionMetadata
 from splitserve.worker.kv_cache.layout import BlockShape, KVCache
@@ -38,8 +38,7 @@ class CpuAttention(AttentionBackend):
         q: torch.Tensor,
         kv_cache: KVCache,
         meta: AttentionMetadata,
-        scale: float,
-        sliding_window: int = 0,
+        scores: Scores,
     ) -> None:
         """See AttentionBackend.attend."""
         ops.paged_attention(
@@ -50,6 +49,5 @@ class CpuAttention(AttentionBackend):
             meta.block_tables,
             meta.cu_seqlens_q,
             meta.seq_lens,
-            scale,
-            sliding_window,
+            *scores,
         )

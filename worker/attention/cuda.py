@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from splitserve.worker.attention.base import AttentionBackend, Rotation
+from splitserve.worker.attention.base import AttentionBackend, Rotation, Scores
 from splitserve.worker.attention.cache_writer import Projected, write_cache
 from splitserve.worker.attention.metadata import AttentionMetadata
 from splitserve.worker.kv_cache.layout import BlockShape, KVCache
@@ -63,13 +63,13 @@ class CudaAttention(AttentionBackend):
         q: torch.Tensor,
         kv_cache: KVCache,
         meta: AttentionMetadata,
-        scale: float,
-        sliding_window: int = 0,
+        scores: Scores,
     ) -> None:
         """See AttentionBackend.attend."""
-        plan = self._plans.get(sliding_window)
+        window = scores.sliding_window
+        plan = self._plans.get(window)
         if plan is None:
-            plan = self._plans[sliding_window] = self._plan(q, kv_cache, meta, sliding_window)
+            plan = self._plans[window] = self._plan(q, kv_cache, meta, window)
         self._ops.paged_attention(
             out,
             q,
@@ -78,8 +78,7 @@ class CudaAttention(AttentionBackend):
             meta.block_tables,
             meta.cu_seqlens_q,
             meta.seq_lens,
-            scale,
-            sliding_window,
+            *scores,
             plan=plan,
             partials=self._partials,
         )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from splitserve.worker.attention.base import AttentionBackend, Rotation
+from splitserve.worker.attention.base import AttentionBackend, Rotation, Scores
 from splitserve.worker.attention.cache_writer import Projected, write_cache
 from splitserve.worker.attention.flash_editions import Attend, Paged
 from splitserve.worker.attention.metadata import AttentionMetadata
@@ -58,17 +58,18 @@ class FlashAttention(AttentionBackend):
         q: torch.Tensor,
         kv_cache: KVCache,
         meta: AttentionMetadata,
-        scale: float,
-        sliding_window: int = 0,
+        scores: Scores,
     ) -> None:
         """See AttentionBackend.attend."""
+        assert not scores.softcap, "a model with soft caps gets another backend"
+        sliding_window = scores.sliding_window
         if sliding_window:
             tables = self._tables.get(sliding_window)
             if tables is None:
                 tables = _without_gone_blocks(meta, kv_cache.k.shape[1], sliding_window)
                 self._tables[sliding_window] = tables
             meta = meta._replace(block_tables=tables)
-        out.copy_(self._attend(q, Paged(*kv_cache, meta, scale, sliding_window - 1)))
+        out.copy_(self._attend(q, Paged(*kv_cache, meta, scores.scale, sliding_window - 1)))
 
 
 def _without_gone_blocks(meta: AttentionMetadata, block_size: int, sliding_window: int) -> torch.Tensor:

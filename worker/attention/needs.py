@@ -17,6 +17,7 @@ class AttentionNeeds(NamedTuple):
         block_size: tokens per block.
         head_dim: elements of a head.
         num_heads, num_kv_heads: of the whole model, across all ranks; the first is a multiple of the second.
+        softcap: scores are capped softly.
         batch_invariant: a row's result must be bitwise independent of its batch.
     """
 
@@ -25,6 +26,7 @@ class AttentionNeeds(NamedTuple):
     head_dim: int
     num_heads: int
     num_kv_heads: int
+    softcap: bool = False
     batch_invariant: bool = False
 
     def __str__(self) -> str:

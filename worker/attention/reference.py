@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 import torch.nn.functional as F
 
-from splitserve.worker.attention.base import AttentionBackend, Rotation
+from splitserve.worker.attention.base import AttentionBackend, Rotation, Scores
 from splitserve.worker.attention.metadata import AttentionMetadata
 from splitserve.worker.kv_cache.layout import BlockShape, KVCache
 
@@ -55,19 +55,18 @@ class TorchAttention(AttentionBackend):
         q: torch.Tensor,
         kv_cache: KVCache,
         meta: AttentionMetadata,
-        scale: float,
-        sliding_window: int = 0,
+        scores: Scores,
     ) -> None:
         """See AttentionBackend.attend."""
         ends, lengths = meta.cu_seqlens_q.tolist(), meta.seq_lens.tolist()
         block_size = kv_cache.k.shape[1]
         for row, length in enumerate(lengths):
             span = slice(ends[row], ends[row + 1])
-            first = _first_seen(length, span.stop - span.start, sliding_window) // block_size
+            first = _first_seen(length, span.stop - span.start, scores.sliding_window) // block_size
             blocks = meta.block_tables[row, first : -(-length // block_size)].long()
             keys = kv_cache.k[blocks].flatten(0, 1)[: length - first * block_size]
             values = kv_cache.v[blocks].flatten(0, 1)[: length - first * block_size]
-            out[span] = _attend(q[span], keys, values, scale, sliding_window)
+            out[span] = _attend(q[span], keys, values, scores)
 
 
 def _normed(x: torch.Tensor, weight: torch.Tensor | None, rotation: Rotation) -> torch.Tensor:
@@ -89,17 +88,17 @@ def _first_seen(length: int, num_queries: int, sliding_window: int) -> int:
     return max(0, length - num_queries - sliding_window + 1) if sliding_window else 0
 
 
-def _attend(
-    q: torch.Tensor, keys: torch.Tensor, values: torch.Tensor, scale: float, sliding_window: int
-) -> torch.Tensor:
+def _attend(q: torch.Tensor, keys: torch.Tensor, values: torch.Tensor, rule: Scores) -> torch.Tensor:
     """Causal attention of q [Q, Hq, D], the last Q positions of keys and values [L, Hkv, D]."""
     groups = q.shape[1] // keys.shape[1]
     keys, values = (x.float().repeat_interleave(groups, dim=1) for x in (keys, values))
-    scores = torch.einsum("qhd,khd->hqk", q.float(), keys) * scale
+    scores = torch.einsum("qhd,khd->hqk", q.float(), keys) * rule.scale
+    if rule.softcap:
+        scores = rule.softcap * (scores / rule.softcap).tanh()
     position = torch.arange(len(keys), device=q.device)
     distance = position[len(keys) - len(q) :, None] - position
     hidden = distance < 0
-    if sliding_window:
-        hidden |= distance >= sliding_window
+    if rule.sliding_window:
+        hidden |= distance >= rule.sliding_window
     weights = scores.masked_fill_(hidden, -torch.inf).softmax(dim=-1)
     return torch.einsum("hqk,khd->qhd", weights, values).to(q.dtype)

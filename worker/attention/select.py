@@ -89,6 +89,8 @@ def _flash_attn(device: Device, needs: AttentionNeeds) -> Choice:
         return Choice(None, f"the device is {device.name}")
     if needs.batch_invariant:
         return Choice(None, "its bits may depend on the batch")
+    if needs.softcap:
+        return Choice(None, "its soft caps are not used, as no GPU has tested them")
     if needs.dtype not in (torch.bfloat16, torch.float16):
         return Choice(None, f"it has no {dtype_name(needs.dtype)}")
     found = find_edition(device.capability[0], needs, device.torch_device)

@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 import torch
 
-from splitserve.worker.attention.base import Rotation
+from splitserve.worker.attention.base import Rotation, Scores
 from splitserve.worker.attention.metadata import AttentionMetadata
 from splitserve.worker.kv_cache.layout import KVCache
 from splitserve.worker.layers.context import LayerContext
@@ -20,15 +20,13 @@ class HeadLayout(NamedTuple):
 
     Attributes:
         num_heads, num_kv_heads, head_dim: Hq, Hkv, D.
-        scale: multiplies the attention scores.
-        sliding_window: tokens a query sees, itself included; 0 = no window.
+        scores: how they are computed.
     """
 
     num_heads: int
     num_kv_heads: int
     head_dim: int
-    scale: float
-    sliding_window: int = 0
+    scores: Scores
 
 
 class Attention:
@@ -65,7 +63,7 @@ class Attention:
         q, k, v = self._project(x)
         self._backend.write(q, k, v, kv_cache, meta, self._rotation())
         out = self._workspace.take_spaced("attended", x.shape[0], heads.num_heads * heads.head_dim)
-        self._backend.attend(out.view(q.shape), q, kv_cache, meta, heads.scale, heads.sliding_window)
+        self._backend.attend(out.view(q.shape), q, kv_cache, meta, heads.scores)
         return out
 
     def project(self, attended: torch.Tensor) -> torch.Tensor:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 
 from splitserve.engine_core.checkpoint.config.model_config import ModelConfig
+from splitserve.worker.attention.base import Scores
 from splitserve.worker.attention.metadata import AttentionMetadata
 from splitserve.worker.kv_cache.layout import KVCache
 from splitserve.worker.layers.attention import Attention, HeadLayout
@@ -93,7 +94,6 @@ def _attention(
         len(share.queries),
         len(share.keys),
         config.head_dim,
-        config.attention_scales[index],
-        config.sliding_windows[index],
+        Scores(config.attention_scales[index], config.sliding_windows[index], traits.score_cap),
     )
     return Attention(ctx, heads, (qkv, output), rotary, norms)

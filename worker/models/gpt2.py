@@ -8,6 +8,7 @@ from typing import Literal
 import torch
 
 from splitserve.engine_core.checkpoint.config.model_config import ModelConfig
+from splitserve.worker.attention.base import Scores
 from splitserve.worker.attention.metadata import AttentionMetadata
 from splitserve.worker.kv_cache.layout import KVCache
 from splitserve.worker.layers.attention import Attention, HeadLayout
@@ -112,7 +113,7 @@ def _attention(ctx: LayerContext, config: ModelConfig, index: int) -> Attention:
     spec = LinearSpec(hidden_size, bias=True, transposed=True)
     qkv = ColumnLinear(ctx, "qkv", [Source(f"{name}.c_attn", 3 * hidden_size, taken)], spec)
     output = RowLinear(ctx, "delta", Source(f"{name}.c_proj", hidden_size), spec._replace(inputs=taken[0]))
-    layout = HeadLayout(len(heads), len(heads), config.head_dim, config.attention_scales[index])
+    layout = HeadLayout(len(heads), len(heads), config.head_dim, Scores(config.attention_scales[index]))
     return Attention(ctx, layout, (qkv, output))
 
 

@@ -32,12 +32,14 @@ class AttentionTraits(msgspec.Struct, frozen=True, kw_only=True):
         qkv_bias, output_bias: query, key and value projections have biases; the attention's output has one.
         qk_norm: RMS norm of queries and keys before the rotation: over each head, over the whole row of
             heads, or none.
+        score_cap: scores are capped softly at this; 0: they are not.
     """
 
     inputs: tuple[str, ...] = ("q_proj", "k_proj", "v_proj")
     qkv_bias: bool = False
     output_bias: bool = False
     qk_norm: Literal["none", "head", "row"] = "none"
+    score_cap: float = 0.0
 
 
 class MlpTraits(msgspec.Struct, frozen=True, kw_only=True):

@@ -8,7 +8,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from splitserve.worker.attention.base import AttentionBackend, Rotation
+from splitserve.worker.attention.base import AttentionBackend, Rotation, Scores
 from splitserve.worker.attention.metadata import AttentionMetadata
 from splitserve.worker.kv_cache.layout import BlockShape, layer_caches
 from tests.worker.ops.turning import make_table
@@ -27,6 +27,9 @@ class Case(NamedTuple):
     dtype: torch.dtype = torch.float32
     turns: bool = False
     norms: bool = False
+    turned: int = 16
+    norm_offset: float = 0.0
+    softcap: float = 0.0
 
     @property
     def scale(self) -> float:
@@ -51,7 +54,7 @@ def run_steps(backend: AttentionBackend, case: Case, seed: int = 0) -> Tensor:
         out = torch.full(q.shape, float("nan"), dtype=case.dtype)
         backend.begin_step(meta)
         backend.write(q, k, v, cache, meta, rotation)
-        backend.attend(out, q, cache, meta, case.scale, case.sliding_window)
+        backend.attend(out, q, cache, meta, Scores(case.scale, case.sliding_window, case.softcap))
         outputs.append(out)
         computed = [begin + count for begin, count in zip(computed, counts, strict=True)]
     return torch.cat(outputs)
@@ -61,9 +64,9 @@ def _rotation(case: Case, generator: torch.Generator) -> Rotation | None:
     if not case.turns:
         return None
     if not case.norms:
-        return Rotation(make_table(case.head_dim))
+        return Rotation(make_table(case.turned))
     q_norm, k_norm = torch.randn(2, case.head_dim, generator=generator).to(case.dtype)
-    return Rotation(make_table(case.head_dim), q_norm, k_norm, 1e-5)
+    return Rotation(make_table(case.turned), q_norm, k_norm, 1e-5, case.norm_offset)
 
 
 def _metadata(

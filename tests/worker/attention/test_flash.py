@@ -6,6 +6,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from splitserve.worker.attention.base import Scores
 from splitserve.worker.attention.cpu import CpuAttention
 from splitserve.worker.attention.flash import FlashAttention
 from splitserve.worker.attention.flash_editions import EDITIONS, Paged
@@ -81,7 +82,7 @@ def test_blocks_that_left_the_window_are_not_read() -> None:
         tables[1, :2] = torch.tensor(first_blocks)
         out = torch.full_like(q, float("nan"))
         backend.begin_step(meta)
-        backend.attend(out, q, cache, meta, 0.25, window)
+        backend.attend(out, q, cache, meta, Scores(0.25, window))
         outs.append(out)
     assert outs[0].isfinite().all()
     torch.testing.assert_close(*outs, rtol=0, atol=0)
@@ -102,7 +103,7 @@ def test_a_step_names_its_own_blocks() -> None:
         meta = AttentionMetadata(lengths, lengths, tables, cu_seqlens, lengths)
         backend.begin_step(meta)
         for _ in range(2):
-            backend.attend(q, q, cache, meta, 1.0, 2)
+            backend.attend(q, q, cache, meta, Scores(1.0, 2))
     # Two layers share what the step's first has computed; the last positions seen are 3 and 4.
     assert [tables.tolist() for tables in seen] == [[[2, 2, 3]]] * 2 + [[[6, 6, 6]]] * 2
     assert seen[0] is seen[1]

@@ -20,6 +20,8 @@ CASES = [
     Case(sliding_window=1),
     Case(turns=True),
     Case(turns=True, norms=True),
+    Case(turns=True, norms=True, turned=10, norm_offset=1.0),
+    Case(softcap=2.0, sliding_window=5),
 ]
 
 
@@ -40,13 +42,13 @@ def test_blocks_that_left_the_window_are_not_read() -> None:
     class Leaving(TorchAttention):
         """Names no block that lies wholly before the window of the step's first token."""
 
-        def attend(self, out, q, kv_cache, meta, scale, sliding_window=0):  # type: ignore[no-untyped-def]
+        def attend(self, out, q, kv_cache, meta, scores):  # type: ignore[no-untyped-def]
             starts = meta.seq_lens - meta.cu_seqlens_q.diff()
-            gone = (starts - sliding_window + 1).clamp(min=0) // kv_cache.k.shape[1]
+            gone = (starts - scores.sliding_window + 1).clamp(min=0) // kv_cache.k.shape[1]
             column = torch.arange(meta.block_tables.shape[1])
             tables = torch.where(column < gone[:, None], 1000, meta.block_tables)
             meta = meta._replace(block_tables=tables.int())
-            super().attend(out, q, kv_cache, meta, scale, sliding_window)
+            super().attend(out, q, kv_cache, meta, scores)
 
     case = Case(sliding_window=5)
     assert torch.equal(run_steps(Leaving(CPU), case), run_steps(TorchAttention(CPU), case))

@@ -81,6 +81,17 @@ OLMO = {
     ),
 }
 GEMMA = {
+    "gemma2": CheckpointSpec(
+        "gemma2",
+        {
+            "sliding_window": 13,
+            "query_pre_attn_scalar": 4,
+            "attn_logit_softcapping": 4.0,
+            "final_logit_softcapping": 5.0,
+            "tie_word_embeddings": False,
+        },
+    ),
+    "gemma2-tied-defaults": CheckpointSpec("gemma2", {"attention_bias": True, "num_hidden_layers": 3}),
     "gemma3": CheckpointSpec(
         "gemma3",
         {
@@ -114,5 +125,6 @@ MAIN_DENSE_CASES = [
     "phi3-longrope-long",
     "olmo2",
     "olmo3-local-theta",
+    "gemma2",
     "gemma3",
 ]

@@ -34,6 +34,7 @@ CASES: dict[str, CheckpointSpec] = {
         "granite", {**GQA, "embedding_multiplier": 3.0, "residual_multiplier": 0.5, "logits_scaling": 2.0}
     ),
     "phi3": CheckpointSpec("phi3", GQA),
+    "gemma2": CheckpointSpec("gemma2", {**GQA, "sliding_window": 13, "attn_logit_softcapping": 4.0}),
     "gemma3": CheckpointSpec(
         "gemma3",
         {**GQA, "sliding_window": 13, "sliding_window_pattern": 2, "final_logit_softcapping": 9.0},

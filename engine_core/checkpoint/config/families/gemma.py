@@ -1,4 +1,4 @@
-"""Gemma 3 (text): norms around both branches, weights of norms that 1 is added to, a scaled embedding."""
+"""Gemma 2 and 3 (text): norms around both branches, 1 added to their weights, a scaled embedding."""
 
 from __future__ import annotations
 
@@ -28,16 +28,25 @@ _NORMS = NormTraits(
 )
 
 
-def read_gemma3(path: Path, architecture: str, config: Fields) -> ModelConfig:
-    """Read a Gemma3ForCausalLM.
+def read_gemma2(path: Path, architecture: str, config: Fields) -> ModelConfig:
+    """Read a Gemma2ForCausalLM.
 
     Raises:
         ModelLoadError: names the field that is missing, out of range or not supported.
     """
+    attention = AttentionTraits(score_cap=_cap(config, "attn_logit_softcapping", 50.0))
+    traits = DecoderTraits(attention=attention, logits_cap=_cap(config, "final_logit_softcapping", 30.0))
+    return _read(path, architecture, config, _defaults(8192, pattern=2), traits)
+
+
+def read_gemma3(path: Path, architecture: str, config: Fields) -> ModelConfig:
+    """Read a Gemma3ForCausalLM; see read_gemma2."""
     pattern = config.integer("sliding_window_pattern", 1, MAX_LAYERS, 6)
     defaults = _defaults(131072, pattern)._replace(theta=1e6, rope=read_full_rope)
-    attention = AttentionTraits(qk_norm="head")
-    model = _read(path, architecture, config, defaults, DecoderTraits(attention=attention))
+    traits = DecoderTraits(
+        attention=AttentionTraits(qk_norm="head"), logits_cap=_cap(config, "final_logit_softcapping", 0.0)
+    )
+    model = _read(path, architecture, config, defaults, traits)
     return with_local_ropes(config, model, 1e4, "rope_local_base_freq")
 
 
@@ -60,12 +69,11 @@ def _read(
     attention = msgspec.structs.replace(traits.attention, qkv_bias=has_bias, output_bias=has_bias)
     model = read_decoder(path, architecture, config, defaults, traits)
     multipliers = Multipliers(embedding=model.hidden_size**0.5, is_embedding_rounded=True)
-    cap = _cap(config, "final_logit_softcapping", 0.0)
+    scale = config.integer("query_pre_attn_scalar", 1, MAX_WIDTH, 256) ** -0.5
     return msgspec.structs.replace(
         model,
-        attention_scales=(config.integer("query_pre_attn_scalar", 1, MAX_WIDTH, 256) ** -0.5,)
-        * model.num_layers,
-        traits=DecoderTraits(norms=_NORMS, attention=attention, multipliers=multipliers, logits_cap=cap),
+        attention_scales=(scale,) * model.num_layers,
+        traits=msgspec.structs.replace(traits, norms=_NORMS, attention=attention, multipliers=multipliers),
     )
 
 
