@@ -13,7 +13,7 @@ from typing import NamedTuple
 import torch
 
 from splitserve.worker.layers.context import LayerContext
-from splitserve.worker.layers.parameter import DenseParameter, PackedParameter, Part
+from splitserve.worker.layers.parameter import DenseParameter, HeadPairs, PackedParameter, Part
 from splitserve.worker.layers.weight_plan import WeightPlan
 
 
@@ -22,11 +22,13 @@ class Source(NamedTuple):
 
     Attributes:
         taken: ranges of its outputs that this rank computes, in output order; () for all.
+        pairs: see Part.
     """
 
     name: str
     out_features: int
     taken: tuple[range, ...] = ()
+    pairs: HeadPairs | None = None
 
 
 class LinearSpec(NamedTuple):
@@ -103,11 +105,12 @@ def _declare(
     weights: list[Part] = []
     biases: list[Part] = []
     row = 0
-    for name, out_features, taken in sources:
+    for name, out_features, taken, pairs in sources:
+        assert pairs is None or not spec.transposed, "pairs are rows of the checkpoint's tensor"
         shape = (spec.in_features, out_features) if spec.transposed else (out_features, spec.in_features)
         for outputs in taken or [range(out_features)]:
-            weights.append(Part(f"{name}.weight", shape, row, spec.transposed, outputs, spec.inputs))
-            biases.append(Part(f"{name}.bias", (out_features,), row, outputs=outputs))
+            weights.append(Part(f"{name}.weight", shape, row, spec.transposed, outputs, spec.inputs, pairs))
+            biases.append(Part(f"{name}.bias", (out_features,), row, outputs=outputs, pairs=pairs))
             row += len(outputs)
     num_inputs = spec.in_features if spec.inputs is None else len(spec.inputs)
     weight = plan.declare_linear((row, num_inputs), weights)

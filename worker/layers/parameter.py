@@ -14,6 +14,27 @@ from splitserve.worker.ops.matrix import Matrix
 from splitserve.worker.ops.quantization import WeightForm
 
 
+class HeadPairs(NamedTuple):
+    """Elements of a head that turn together are neighbours in the checkpoint: 0 and 1, 2 and 3, and so on.
+
+    The kernels turn element i with element i + rotary_dim / 2, so the loader brings them there. Dot products
+    of queries and keys stay what they are, as both are reordered.
+
+    Attributes:
+        head_dim: elements of a head.
+        rotary_dim: of those that turn, the first ones; even.
+    """
+
+    head_dim: int
+    rotary_dim: int
+
+    def parted(self, rows: torch.Tensor) -> torch.Tensor:
+        """Return whole heads [n * head_dim, ...] with the first elements of all pairs before the second."""
+        heads = rows.view(-1, self.head_dim, *rows.shape[1:])
+        turned, rest = heads[:, : self.rotary_dim], heads[:, self.rotary_dim :]
+        return torch.cat((turned[:, ::2], turned[:, 1::2], rest), dim=1).view(rows.shape)
+
+
 class Part(NamedTuple):
     """One checkpoint tensor, or a rank's shard of it, and the rows of the parameter that it fills.
 
@@ -24,6 +45,7 @@ class Part(NamedTuple):
         transposed: the checkpoint holds [in, out], the parameter [out, in].
         outputs: output range that this rank holds; None for all.
         inputs: input range that this rank holds, for a matrix; None for all.
+        pairs: its outputs are heads whose pairs the loader takes apart; None: as they are.
     """
 
     name: str
@@ -32,6 +54,7 @@ class Part(NamedTuple):
     transposed: bool = False
     outputs: range | None = None
     inputs: range | None = None
+    pairs: HeadPairs | None = None
 
     @property
     def num_rows(self) -> int:

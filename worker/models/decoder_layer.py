@@ -13,6 +13,7 @@ from splitserve.worker.layers.context import LayerContext
 from splitserve.worker.layers.linear import ColumnLinear, LinearSpec, RowLinear, Source
 from splitserve.worker.layers.mlp import GatedMLP, MlpSpec
 from splitserve.worker.layers.norm import HeadNorms, Norm, RowNorms, residual_norm
+from splitserve.worker.layers.parameter import HeadPairs
 from splitserve.worker.layers.residual import BranchEnd, ResidualSum
 from splitserve.worker.layers.rotary import RotaryEmbedding
 from splitserve.worker.parallel.shares import scaled
@@ -70,15 +71,20 @@ def _attention(
     q_size, kv_size = config.num_heads * config.head_dim, config.num_kv_heads * config.head_dim
     share = ctx.heads(config)
     queries, keys = scaled(share.queries, config.head_dim), scaled(share.keys, config.head_dim)
+    pairs = None
+    rope = config.ropes[index]
+    if traits.is_rotary_interleaved and rope is not None:
+        pairs = HeadPairs(config.head_dim, int(config.head_dim * rope.share))
     if len(traits.inputs) == 1:
+        assert pairs is None, "no model has both"
         starts = (q_size, q_size + kv_size)
         taken = (queries, *(scaled(share.keys, config.head_dim, start) for start in starts))
         sources = [Source(f"{name}.{traits.inputs[0]}", q_size + 2 * kv_size, taken)]
     else:
-        parts = ((q_size, queries), (kv_size, keys), (kv_size, keys))
+        parts = ((q_size, queries, pairs), (kv_size, keys, pairs), (kv_size, keys, None))
         sources = [
-            Source(f"{name}.{part}", size, (rows,))
-            for part, (size, rows) in zip(traits.inputs, parts, strict=True)
+            Source(f"{name}.{part}", size, (rows,), order)
+            for part, (size, rows, order) in zip(traits.inputs, parts, strict=True)
         ]
     qkv = ColumnLinear(ctx, "qkv", sources, LinearSpec(config.hidden_size, traits.qkv_bias))
     output_source = Source(f"{name}.o_proj", config.hidden_size)

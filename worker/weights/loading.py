@@ -166,12 +166,16 @@ def _stream(assignment: Assignment, staging: _Staging) -> Iterable[int]:
     dtype = _LOADABLE[source.entry.dtype]
     row_bytes = window.width * dtype.itemsize
     num_rows = len(window.rows)
-    rows_per_chunk = max(1, CHUNK_BYTES // row_bytes) if parameter.takes_pieces(part) else num_rows
+    # Whole heads where their elements change places.
+    unit = part.pairs.head_dim if part.pairs else 1
+    units = max(1, CHUNK_BYTES // row_bytes // unit)
+    rows_per_chunk = units * unit if parameter.takes_pieces(part) else num_rows
     for first in range(0, num_rows, rows_per_chunk):
         rows = window.rows[first : first + rows_per_chunk]
         chunk = staging.take(len(rows) * row_bytes)
         _read(source, Window(rows, window.columns), chunk.numpy())
-        parameter.fill(part, first, _shaped(chunk.view(dtype), window.columns))
+        values = _shaped(chunk.view(dtype), window.columns)
+        parameter.fill(part, first, part.pairs.parted(values) if part.pairs else values)
         yield len(chunk)
 
 

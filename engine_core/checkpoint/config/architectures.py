@@ -11,6 +11,7 @@ import msgspec
 
 from splitserve.engine_core.checkpoint.config.common_fields import open_config
 from splitserve.engine_core.checkpoint.config.families.gemma import read_gemma2, read_gemma3
+from splitserve.engine_core.checkpoint.config.families.glm import read_glm, read_glm4
 from splitserve.engine_core.checkpoint.config.families.gpt2 import read_gpt2
 from splitserve.engine_core.checkpoint.config.families.granite import read_granite
 from splitserve.engine_core.checkpoint.config.families.llama import read_llama
@@ -40,6 +41,8 @@ class Architecture(NamedTuple):
 ARCHITECTURES = {
     "Gemma2ForCausalLM": Architecture("gemma2", read_gemma2),
     "Gemma3ForCausalLM": Architecture("gemma3_text", read_gemma3),
+    "GlmForCausalLM": Architecture("glm", read_glm),
+    "Glm4ForCausalLM": Architecture("glm4", read_glm4),
     "GPT2LMHeadModel": Architecture("gpt2", read_gpt2),
     "GraniteForCausalLM": Architecture("granite", read_granite),
     "LlamaForCausalLM": Architecture("llama", read_llama),

@@ -32,6 +32,8 @@ class AttentionTraits(msgspec.Struct, frozen=True, kw_only=True):
         qkv_bias, output_bias: query, key and value projections have biases; the attention's output has one.
         qk_norm: RMS norm of queries and keys before the rotation: over each head, over the whole row of
             heads, or none.
+        is_rotary_interleaved: elements of a head turn with their neighbours, 0 with 1, and not with those
+            half a rotation away.
         score_cap: scores are capped softly at this; 0: they are not.
     """
 
@@ -39,6 +41,7 @@ class AttentionTraits(msgspec.Struct, frozen=True, kw_only=True):
     qkv_bias: bool = False
     output_bias: bool = False
     qk_norm: Literal["none", "head", "row"] = "none"
+    is_rotary_interleaved: bool = False
     score_cap: float = 0.0
 
 

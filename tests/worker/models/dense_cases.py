@@ -116,8 +116,26 @@ GEMMA = {
         },
     ),
 }
+GLM = {
+    "glm": CheckpointSpec("glm"),
+    "glm4-no-bias": CheckpointSpec("glm4", {"attention_bias": False, "tie_word_embeddings": True}),
+    "glm4-yarn": CheckpointSpec(
+        "glm4",
+        {
+            "head_dim": 24,
+            "partial_rotary_factor": 0.75,
+            "rope_parameters": {
+                "rope_type": "yarn",
+                "rope_theta": 10000.0,
+                "partial_rotary_factor": 0.75,
+                "factor": 4.0,
+                "original_max_position_embeddings": 128,
+            },
+        },
+    ),
+}
 
-DENSE_CASES = {**GRANITE, **SMOLLM3, **PHI3, **OLMO, **GEMMA}
+DENSE_CASES = {**GRANITE, **SMOLLM3, **PHI3, **OLMO, **GEMMA, **GLM}
 # One per architecture.
 MAIN_DENSE_CASES = [
     "granite-multipliers",
@@ -127,4 +145,6 @@ MAIN_DENSE_CASES = [
     "olmo3-local-theta",
     "gemma2",
     "gemma3",
+    "glm",
+    "glm4-yarn",
 ]

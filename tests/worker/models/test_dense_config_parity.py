@@ -80,6 +80,11 @@ FOLLOWED: list[tuple[str, Change]] = [
     ("gemma3", {"final_logit_softcapping": 3.0}),
     ("gemma3", {"rms_norm_eps": 0.01}),
     ("gemma3-untied-capped", {"final_logit_softcapping": None}),
+    ("glm", {"rope_parameters": {"rope_type": "default", "partial_rotary_factor": 1.0}}),
+    ("glm", {"rope_parameters": {"rope_type": "default", "rope_theta": 77.0}}),
+    ("glm", {"rope_parameters": None, "partial_rotary_factor": 0.25}),
+    ("glm4-yarn", {"rope_parameters": LINEAR}),
+    ("glm4-yarn", {"rms_norm_eps": 0.01}),
 ]
 HARMLESS: list[tuple[str, Change]] = [
     ("granite-multipliers", {"sliding_window": 5}),
@@ -101,6 +106,9 @@ HARMLESS: list[tuple[str, Change]] = [
     ("gemma3", {"hidden_act": "silu"}),
     ("gemma3", {"hidden_activation": "gelu_new", "cache_implementation": "hybrid"}),
     ("gemma3-untied-capped", {"sliding_window_pattern": 1}),
+    ("glm", {"rope_parameters": "ABSENT"}),
+    ("glm", {"rms_norm_eps": "ABSENT", "head_dim": 16}),
+    ("glm4-yarn", {"sliding_window": 5}),
 ]
 REFUSED: list[tuple[str, Change, str]] = [
     ("granite-multipliers", {"residual_multiplier": 0}, "residual_multiplier"),
@@ -176,6 +184,12 @@ REFUSED: list[tuple[str, Change, str]] = [
     ("gemma3", {"rope_parameters": {"rope_type": "default", "rope_theta": 1e6}}, FULL),
     ("gemma3", {"model_type": "gemma3"}, "model_type"),
     ("gemma3", {"architectures": ["Gemma3ForConditionalGeneration"]}, "Gemma3ForConditionalGeneration"),
+    ("glm", {"rope_parameters": {"partial_rotary_factor": 0.1}}, "turns 1 elements of a head of 16"),
+    ("glm", {"rope_parameters": None, "partial_rotary_factor": 1.5}, "partial_rotary_factor"),
+    ("glm", {"attention_bias": "yes"}, "attention_bias"),
+    ("glm", {"model_type": "glm4"}, "model_type"),
+    ("glm", {"architectures": ["Glm4MoeForCausalLM"]}, "Glm4MoeForCausalLM"),
+    ("glm4-yarn", {"head_dim": 12}, "head_dim"),
 ]
 
 

@@ -19,7 +19,7 @@ from splitserve.engine_core.errors import ModelLoadError
 from splitserve.worker.attention.cpu import CpuAttention
 from splitserve.worker.device.base import Device
 from splitserve.worker.device.cpu import CpuDevice
-from splitserve.worker.layers.parameter import PackedParameter, Part
+from splitserve.worker.layers.parameter import HeadPairs, PackedParameter, Part
 from splitserve.worker.layers.weight_plan import WeightPlan
 from splitserve.worker.models.base import Model
 from splitserve.worker.models.placement import Placement
@@ -110,6 +110,23 @@ def test_fused_transposed_and_converted_tensors_land_in_their_rows(
     assert torch.equal(rows_of(fused), torch.cat((q, k.float())))
     assert torch.equal(rows_of(turned), conv.float().t())
     assert torch.equal(plain.tensor, vector)
+
+
+@pytest.mark.parametrize("chunk_bytes", [1, 500, 2**20])
+def test_pairs_of_heads_are_taken_apart_in_whole_heads(
+    chunk_bytes: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(weights, "CHUNK_BYTES", chunk_bytes)
+    matrix, bias = torch.randn(24, 7), torch.randn(24)
+    save_file({"m": matrix, "b": bias}, tmp_path / SINGLE)
+    pairs, second = HeadPairs(8, 6), range(8, 16)
+    plan = WeightPlan()
+    whole = plan.declare_linear((24, 7), [Part("m", (24, 7), pairs=pairs)])
+    shard = plan.declare_vector(8, [Part("b", (24,), outputs=second, pairs=pairs)])
+    load_weights(tmp_path, plan, torch.float32, CPU, lambda loaded, total: None)
+    order = torch.tensor([0, 2, 4, 1, 3, 5, 6, 7])
+    assert torch.equal(rows_of(whole), matrix[torch.cat((order, 8 + order, 16 + order))])
+    assert torch.equal(shard.tensor, bias[8 + order])
 
 
 @pytest.mark.parametrize("quantization", ["int8", "int4"])
