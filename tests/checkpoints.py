@@ -56,6 +56,8 @@ _FAMILIES: dict[str, dict[str, object]] = {
     "Phi3": {"pad_token_id": None},
     "Olmo2": {},
     "Olmo3": {},
+    "Cohere": {},
+    "Cohere2": {},
     "Glm": {"head_dim": 16, "pad_token_id": None},
     "Glm4": {"head_dim": 16, "pad_token_id": None},
     "Gemma2": {"head_dim": 16},

@@ -8,7 +8,8 @@ import torch
 
 from splitserve.engine_core.checkpoint.config.model_config import ModelConfig
 from splitserve.worker.layers.context import LayerContext
-from splitserve.worker.layers.parameter import Part
+from splitserve.worker.layers.parameter import DenseParameter, Part
+from splitserve.worker.layers.weight_plan import Table
 
 _ROLE = "normed"
 
@@ -97,13 +98,18 @@ class RowNorms:
 
 
 class LayerNorm:
-    """(x - mean) / std * weight + bias over the last dimension."""
+    """(x - mean) / std * weight + bias over the last dimension; some have no bias."""
 
-    def __init__(self, ctx: LayerContext, name: str, size: int, eps: float) -> None:
+    def __init__(self, ctx: LayerContext, name: str, size: int, eps: float, *, has_bias: bool = True) -> None:
         self._ops = ctx.ops
         self._workspace = ctx.workspace
         self._weight = ctx.plan.declare_vector(size, [Part(f"{name}.weight", (size,))])
-        self._bias = ctx.plan.declare_vector(size, [Part(f"{name}.bias", (size,))])
+        self._bias: DenseParameter | Table
+        if has_bias:
+            self._bias = ctx.plan.declare_vector(size, [Part(f"{name}.bias", (size,))])
+        else:
+            dtype = ctx.workspace.dtype
+            self._bias = ctx.plan.declare_table(lambda: torch.zeros(size, dtype=dtype))
         self._eps = eps
 
     def __call__(self, x: torch.Tensor) -> torch.Tensor:
@@ -123,4 +129,7 @@ class LayerNorm:
 
 def residual_norm(ctx: LayerContext, config: ModelConfig, name: str) -> Norm:
     """Return a norm of the residual stream of the kind that a model has, by its name in the checkpoint."""
-    return RMSNorm(ctx, name, config.hidden_size, config.norm_eps, config.traits.norms.offset)
+    traits, size, eps = config.traits.norms, config.hidden_size, config.norm_eps
+    if traits.kind == "layer":
+        return LayerNorm(ctx, name, size, eps, has_bias=traits.has_bias)
+    return RMSNorm(ctx, name, size, eps, traits.offset)

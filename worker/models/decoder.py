@@ -16,7 +16,7 @@ from splitserve.worker.layers.norm import residual_norm
 from splitserve.worker.layers.rotary import RotaryEmbedding
 from splitserve.worker.layers.stage_boundary import StageBoundary
 from splitserve.worker.models.base import Model
-from splitserve.worker.models.decoder_layer import DecoderLayer
+from splitserve.worker.models.decoder_layer import DecoderLayer, Midway, ParallelLayer
 
 # Checkpoints of the bare model omit it.
 PREFIX = "model."
@@ -48,8 +48,9 @@ class Decoder:
         self.num_kv_heads = len(ctx.heads(config).keys)
         self.head_dim = config.head_dim
         self._embedding = token_embedding(ctx, config, EMBEDDING) if boundary.is_first else None
+        make = ParallelLayer if config.traits.is_parallel else DecoderLayer
         self._layers = [
-            DecoderLayer(ctx, config, f"{PREFIX}layers.{i}", i, rotaries.get(config.ropes[i])) for i in layers
+            make(ctx, config, f"{PREFIX}layers.{i}", i, rotaries.get(config.ropes[i])) for i in layers
         ]
         if boundary.is_last:
             self._norm = residual_norm(ctx, config, f"{PREFIX}norm")
@@ -71,10 +72,10 @@ class Decoder:
         else:
             residual, delta = self._boundary.take_over(len(token_ids))
         for layer, kv_cache in zip(self._layers, kv_caches, strict=True):
-            attended = layer.attend(delta, residual, meta, kv_cache)
+            midway = layer.attend(delta, residual, meta, kv_cache)
             if layer is self._layers[-1] and outputs is not None and self._boundary.is_last:
-                attended, residual = attended[outputs], residual[outputs]
-            delta = layer.finish(attended, residual)
+                midway = Midway(*(part[outputs] for part in midway))
+            residual, delta = midway.residual, layer.finish(midway)
         assert delta is not None
         if self._boundary.is_last:
             return self._norm.add(delta, residual)

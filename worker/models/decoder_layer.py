@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import torch
 
 from splitserve.engine_core.checkpoint.config.model_config import ModelConfig
@@ -19,8 +21,24 @@ from splitserve.worker.layers.rotary import RotaryEmbedding
 from splitserve.worker.parallel.shares import scaled
 
 
+class Midway(NamedTuple):
+    """Some tokens of a step in the middle of a layer, behind attention, which mixes tokens.
+
+    Attributes:
+        residual: [T, H].
+        attended: [T, Hq * D], what attention returned.
+        normed: [T, H], what it read.
+    """
+
+    residual: torch.Tensor
+    attended: torch.Tensor
+    normed: torch.Tensor
+
+
 class DecoderLayer:
-    """Attention and MLP; returns the delta not yet added to the residual, so the next norm can fuse it.
+    """Attention, then MLP.
+
+    Each layer returns the delta that is not yet added to the residual, so that the next norm can fuse that.
 
     Args:
         config: of the model.
@@ -32,27 +50,56 @@ class DecoderLayer:
     def __init__(
         self, ctx: LayerContext, config: ModelConfig, name: str, index: int, rotary: RotaryEmbedding | None
     ) -> None:
-        norms, mlp = config.traits.norms, config.traits.mlp
+        norms = config.traits.norms
         self._attention_begin = _branch_begin(ctx, config, name, norms.before_attention)
         self._attention = _attention(ctx, config, f"{name}.self_attn", index, rotary)
         self._attention_end = _branch_end(ctx, config, name, norms.after_attention)
         self._mlp_begin = _branch_begin(ctx, config, name, norms.before_mlp)
-        spec = MlpSpec(config.hidden_size, config.intermediate_size, mlp.inner, bias=mlp.bias)
-        self._mlp = GatedMLP(ctx, f"{name}.mlp", spec, config.activation)
+        self._mlp = _mlp(ctx, config, f"{name}.mlp")
         self._mlp_end = _branch_end(ctx, config, name, norms.after_mlp)
 
     def attend(
         self, delta: torch.Tensor | None, residual: torch.Tensor, meta: AttentionMetadata, kv_cache: KVCache
-    ) -> torch.Tensor:
+    ) -> Midway:
         """The part up to and including attention, which mixes tokens."""
         begin = self._attention_begin
         normed = begin(residual) if delta is None else begin.add(delta, residual)
-        return self._attention(normed, meta, kv_cache)
+        return Midway(residual, self._attention(normed, meta, kv_cache), normed)
 
-    def finish(self, attended: torch.Tensor, residual: torch.Tensor) -> torch.Tensor:
+    def finish(self, midway: Midway) -> torch.Tensor:
         """The rest of the layer, which works on each token by itself."""
-        delta = self._attention_end(self._attention.project(attended))
-        return self._mlp_end(self._mlp(self._mlp_begin.add(delta, residual)))
+        delta = self._attention_end(self._attention.project(midway.attended))
+        return self._mlp_end(self._mlp(self._mlp_begin.add(delta, midway.residual)))
+
+
+class ParallelLayer:
+    """Attention and MLP side by side: both read the same norm; see DecoderLayer."""
+
+    def __init__(
+        self, ctx: LayerContext, config: ModelConfig, name: str, index: int, rotary: RotaryEmbedding | None
+    ) -> None:
+        self._ops = ctx.ops
+        self._begin = _branch_begin(ctx, config, name, config.traits.norms.before_attention)
+        self._attention = _attention(ctx, config, f"{name}.self_attn", index, rotary)
+        self._mlp = _mlp(ctx, config, f"{name}.mlp")
+
+    def attend(
+        self, delta: torch.Tensor | None, residual: torch.Tensor, meta: AttentionMetadata, kv_cache: KVCache
+    ) -> Midway:
+        """The part up to and including attention."""
+        normed = self._begin(residual) if delta is None else self._begin.add(delta, residual)
+        return Midway(residual, self._attention(normed, meta, kv_cache), normed)
+
+    def finish(self, midway: Midway) -> torch.Tensor:
+        """Add attention's output to the residual; return the MLP's."""
+        self._ops.add(midway.residual, midway.residual, self._attention.project(midway.attended))
+        return self._mlp(midway.normed)
+
+
+def _mlp(ctx: LayerContext, config: ModelConfig, name: str) -> GatedMLP:
+    mlp = config.traits.mlp
+    spec = MlpSpec(config.hidden_size, config.intermediate_size, mlp.inner, bias=mlp.bias)
+    return GatedMLP(ctx, name, spec, config.activation)
 
 
 def _branch_begin(ctx: LayerContext, config: ModelConfig, layer: str, norm: str) -> Norm:

@@ -10,6 +10,7 @@ from typing import NamedTuple
 import msgspec
 
 from splitserve.engine_core.checkpoint.config.common_fields import open_config
+from splitserve.engine_core.checkpoint.config.families.cohere import read_cohere, read_cohere2
 from splitserve.engine_core.checkpoint.config.families.gemma import read_gemma2, read_gemma3
 from splitserve.engine_core.checkpoint.config.families.glm import read_glm, read_glm4
 from splitserve.engine_core.checkpoint.config.families.gpt2 import read_gpt2
@@ -39,6 +40,8 @@ class Architecture(NamedTuple):
 
 
 ARCHITECTURES = {
+    "CohereForCausalLM": Architecture("cohere", read_cohere),
+    "Cohere2ForCausalLM": Architecture("cohere2", read_cohere2),
     "Gemma2ForCausalLM": Architecture("gemma2", read_gemma2),
     "Gemma3ForCausalLM": Architecture("gemma3_text", read_gemma3),
     "GlmForCausalLM": Architecture("glm", read_glm),

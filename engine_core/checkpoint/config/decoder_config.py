@@ -35,7 +35,7 @@ class Defaults(NamedTuple):
         theta: default of rope_theta.
         rotary_share: default of partial_rotary_factor; 0 if whole heads turn.
         rope: reads the rotary parameters.
-        norm_eps: default of rms_norm_eps.
+        norm_eps_field, norm_eps: name and default of the epsilon of norms.
         activation: of the MLP.
         tied: default of tie_word_embeddings.
     """
@@ -47,6 +47,7 @@ class Defaults(NamedTuple):
     theta: float = 10000.0
     rotary_share: float = 0.0
     rope: Callable[[Fields, RopeShape], RopeConfig] = read_rope_config
+    norm_eps_field: str = "rms_norm_eps"
     norm_eps: float = 1e-6
     activation: Activation = SILU
     tied: bool = False
@@ -88,7 +89,7 @@ def read_decoder(
         head_dim=head_dim,
         max_position_embeddings=max_positions,
         max_model_len=_extended_len(config, rope, max_positions),
-        norm_eps=config.number("rms_norm_eps", 0.0, 0.1, defaults.norm_eps),
+        norm_eps=config.number(defaults.norm_eps_field, 0.0, 0.1, defaults.norm_eps),
         activation=defaults.activation.read(config),
         tie_word_embeddings=config.boolean("tie_word_embeddings", defaults.tied),
         named_eos_token_ids=read_eos_token_ids(path, config),

@@ -11,12 +11,16 @@ class NormTraits(msgspec.Struct, frozen=True, kw_only=True):
     """Norms of the residual stream, and where a layer has them.
 
     Attributes:
+        kind: RMS norms, or layer norms.
+        has_bias: layer norms have one.
         offset: added to their weights, and to those of norms of query and key heads.
         before_attention, before_mlp: of what attention and MLP read: checkpoint names within a layer; "":
             there is none, and they read the residual itself.
         after_attention, after_mlp: of what they add to the residual, likewise.
     """
 
+    kind: Literal["rms", "layer"] = "rms"
+    has_bias: bool = False
     offset: float = 0.0
     before_attention: str = "input_layernorm"
     after_attention: str = ""
@@ -77,6 +81,7 @@ class DecoderTraits(msgspec.Struct, frozen=True, kw_only=True):
     """What the worker chooses the layers of the shared decoder by; the defaults are Llama's.
 
     Attributes:
+        is_parallel: attention and MLP read the same norm, that before attention, and both are added.
         logits_cap: logits x become logits_cap * tanh(x / logits_cap); 0: they stay.
     """
 
@@ -84,4 +89,5 @@ class DecoderTraits(msgspec.Struct, frozen=True, kw_only=True):
     attention: AttentionTraits = AttentionTraits()
     mlp: MlpTraits = MlpTraits()
     multipliers: Multipliers = Multipliers()
+    is_parallel: bool = False
     logits_cap: float = 0.0

@@ -134,8 +134,22 @@ GLM = {
         },
     ),
 }
+COHERE = {
+    "cohere": CheckpointSpec("cohere", {"logit_scale": 0.5, "tie_word_embeddings": False}),
+    "cohere-tied-biases": CheckpointSpec("cohere", {"attention_bias": True}),
+    "cohere2": CheckpointSpec(
+        "cohere2",
+        {
+            "num_hidden_layers": 3,
+            "sliding_window": 13,
+            "sliding_window_pattern": 2,
+            "logit_scale": 2.0,
+            "tie_word_embeddings": False,
+        },
+    ),
+}
 
-DENSE_CASES = {**GRANITE, **SMOLLM3, **PHI3, **OLMO, **GEMMA, **GLM}
+DENSE_CASES = {**GRANITE, **SMOLLM3, **PHI3, **OLMO, **GEMMA, **GLM, **COHERE}
 # One per architecture.
 MAIN_DENSE_CASES = [
     "granite-multipliers",
@@ -147,4 +161,6 @@ MAIN_DENSE_CASES = [
     "gemma3",
     "glm",
     "glm4-yarn",
+    "cohere",
+    "cohere2",
 ]

@@ -85,6 +85,14 @@ FOLLOWED: list[tuple[str, Change]] = [
     ("glm", {"rope_parameters": None, "partial_rotary_factor": 0.25}),
     ("glm4-yarn", {"rope_parameters": LINEAR}),
     ("glm4-yarn", {"rms_norm_eps": 0.01}),
+    ("cohere", {"logit_scale": "ABSENT"}),
+    ("cohere", {"layer_norm_eps": 0.1}),
+    ("cohere", {"rope_parameters": "ABSENT", "rope_theta": 77.0}),
+    ("cohere2", {"rope_parameters": {"rope_type": "default", "rope_theta": 77.0}}),
+    ("cohere2", {"layer_types": [FULL, SLIDING, SLIDING]}),
+    ("cohere2", {"layer_types": "ABSENT", "sliding_window_pattern": "ABSENT"}),
+    ("cohere2", {"sliding_window": 5}),
+    ("cohere2", {"logit_scale": 0.25}),
 ]
 HARMLESS: list[tuple[str, Change]] = [
     ("granite-multipliers", {"sliding_window": 5}),
@@ -109,6 +117,10 @@ HARMLESS: list[tuple[str, Change]] = [
     ("glm", {"rope_parameters": "ABSENT"}),
     ("glm", {"rms_norm_eps": "ABSENT", "head_dim": 16}),
     ("glm4-yarn", {"sliding_window": 5}),
+    ("cohere", {"rope_parameters": "ABSENT", "sliding_window": 5}),
+    ("cohere", {"rms_norm_eps": 0.1}),
+    ("cohere", {"use_qk_norm": False}),
+    ("cohere2", {"use_qk_norm": True, "rope_parameters": "ABSENT"}),
 ]
 REFUSED: list[tuple[str, Change, str]] = [
     ("granite-multipliers", {"residual_multiplier": 0}, "residual_multiplier"),
@@ -190,6 +202,12 @@ REFUSED: list[tuple[str, Change, str]] = [
     ("glm", {"model_type": "glm4"}, "model_type"),
     ("glm", {"architectures": ["Glm4MoeForCausalLM"]}, "Glm4MoeForCausalLM"),
     ("glm4-yarn", {"head_dim": 12}, "head_dim"),
+    ("cohere", {"use_qk_norm": True}, "use_qk_norm must be false"),
+    ("cohere", {"logit_scale": 0}, "logit_scale must be a number from 1e-06 to 1e"),
+    ("cohere", {"layer_norm_eps": -1}, "layer_norm_eps"),
+    ("cohere", {"layer_types": [SLIDING, FULL]}, "layer_types"),
+    ("cohere2", {"sliding_window": None}, "layer_types"),
+    ("cohere2", {"sliding_window_pattern": 0}, "sliding_window_pattern"),
 ]
 
 

@@ -40,6 +40,7 @@ CASES: dict[str, CheckpointSpec] = {
         {**GQA, "sliding_window": 13, "sliding_window_pattern": 2, "final_logit_softcapping": 9.0},
     ),
     "glm4": CheckpointSpec("glm4", GQA),
+    "cohere2": CheckpointSpec("cohere2", {**GQA, "sliding_window": 13, "sliding_window_pattern": 2}),
     "gpt2-tied": CheckpointSpec("gpt2", {"n_embd": 64, "n_head": 8, "n_inner": 72}),
     "gpt2-untied": CheckpointSpec("gpt2", {"n_embd": 64, "n_head": 4, "tie_word_embeddings": False}),
 }
