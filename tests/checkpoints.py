@@ -56,6 +56,7 @@ _FAMILIES: dict[str, dict[str, object]] = {
     "Phi3": {"pad_token_id": None},
     "Olmo2": {},
     "Olmo3": {},
+    "Starcoder2": {},
     "Cohere": {},
     "Cohere2": {},
     "Glm": {"head_dim": 16, "pad_token_id": None},

@@ -67,17 +67,15 @@ class PlainMLP:
     Args:
         name: of the checkpoint's module.
         spec: `inner` names one layer.
-        approximate: "tanh" or "none".
+        activation: "gelu" or "gelu_tanh".
     """
 
-    def __init__(
-        self, ctx: LayerContext, name: str, spec: MlpSpec, approximate: Literal["none", "tanh"]
-    ) -> None:
+    def __init__(self, ctx: LayerContext, name: str, spec: MlpSpec, activation: str) -> None:
         self._ops = ctx.ops
         self._workspace = ctx.workspace
         units = ctx.share(spec.inner_size)
         self._num_units = len(units)
-        self._approximate = approximate
+        self._approximate: Literal["none", "tanh"] = "tanh" if activation == "gelu_tanh" else "none"
         (up,) = spec.inner
         inner = Source(f"{name}.{up}", spec.inner_size, (units,))
         outer = Source(f"{name}.{spec.outer}", spec.hidden_size)

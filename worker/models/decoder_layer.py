@@ -13,7 +13,7 @@ from splitserve.worker.kv_cache.layout import KVCache
 from splitserve.worker.layers.attention import Attention, HeadLayout
 from splitserve.worker.layers.context import LayerContext
 from splitserve.worker.layers.linear import ColumnLinear, LinearSpec, RowLinear, Source
-from splitserve.worker.layers.mlp import GatedMLP, MlpSpec
+from splitserve.worker.layers.mlp import GatedMLP, MlpSpec, PlainMLP
 from splitserve.worker.layers.norm import HeadNorms, Norm, RowNorms, residual_norm
 from splitserve.worker.layers.parameter import HeadPairs
 from splitserve.worker.layers.residual import BranchEnd, ResidualSum
@@ -96,10 +96,10 @@ class ParallelLayer:
         return self._mlp(midway.normed)
 
 
-def _mlp(ctx: LayerContext, config: ModelConfig, name: str) -> GatedMLP:
+def _mlp(ctx: LayerContext, config: ModelConfig, name: str) -> GatedMLP | PlainMLP:
     mlp = config.traits.mlp
-    spec = MlpSpec(config.hidden_size, config.intermediate_size, mlp.inner, bias=mlp.bias)
-    return GatedMLP(ctx, name, spec, config.activation)
+    spec = MlpSpec(config.hidden_size, config.intermediate_size, mlp.inner, mlp.outer, bias=mlp.bias)
+    return (GatedMLP if mlp.is_gated else PlainMLP)(ctx, name, spec, config.activation)
 
 
 def _branch_begin(ctx: LayerContext, config: ModelConfig, layer: str, norm: str) -> Norm:

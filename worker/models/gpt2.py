@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Literal
 
 import torch
 
@@ -91,7 +90,7 @@ class _Layer:
         self._attention = _attention(ctx, config, index)
         self._second_norm = LayerNorm(ctx, f"{name}.ln_2", hidden_size, config.norm_eps)
         spec = MlpSpec(hidden_size, config.intermediate_size, ("c_fc",), "c_proj", bias=True, transposed=True)
-        self._mlp = PlainMLP(ctx, f"{name}.mlp", spec, _gelu_form(config))
+        self._mlp = PlainMLP(ctx, f"{name}.mlp", spec, config.activation)
 
     def attend(
         self, delta: torch.Tensor, residual: torch.Tensor, meta: AttentionMetadata, kv_cache: KVCache
@@ -115,7 +114,3 @@ def _attention(ctx: LayerContext, config: ModelConfig, index: int) -> Attention:
     output = RowLinear(ctx, "delta", Source(f"{name}.c_proj", hidden_size), spec._replace(inputs=taken[0]))
     layout = HeadLayout(len(heads), len(heads), config.head_dim, Scores(config.attention_scales[index]))
     return Attention(ctx, layout, (qkv, output))
-
-
-def _gelu_form(config: ModelConfig) -> Literal["none", "tanh"]:
-    return "tanh" if config.activation == "gelu_tanh" else "none"

@@ -21,6 +21,7 @@ from splitserve.engine_core.checkpoint.config.families.olmo import read_olmo2, r
 from splitserve.engine_core.checkpoint.config.families.phi3 import read_phi3
 from splitserve.engine_core.checkpoint.config.families.qwen import read_qwen2, read_qwen3
 from splitserve.engine_core.checkpoint.config.families.smollm3 import read_smollm3
+from splitserve.engine_core.checkpoint.config.families.starcoder2 import read_starcoder2
 from splitserve.engine_core.checkpoint.config.fields import Fields
 from splitserve.engine_core.checkpoint.config.model_config import ModelConfig
 from splitserve.engine_core.errors import ModelLoadError
@@ -56,6 +57,7 @@ ARCHITECTURES = {
     "Qwen2ForCausalLM": Architecture("qwen2", read_qwen2),
     "Qwen3ForCausalLM": Architecture("qwen3", read_qwen3),
     "SmolLM3ForCausalLM": Architecture("smollm3", read_smollm3),
+    "Starcoder2ForCausalLM": Architecture("starcoder2", read_starcoder2),
 }
 """By the name in `architectures`, in the order in which errors list them."""
 

@@ -21,6 +21,16 @@ def no_windows(config: Fields, num_layers: int) -> tuple[int, ...]:
     return _windows(config, 0, read_layer_kinds(config, num_layers) or (FULL,) * num_layers)
 
 
+def window_of_all(config: Fields, num_layers: int) -> tuple[int, ...]:
+    """Return `sliding_window` for every layer, 0 if it is absent; `layer_types` does not count.
+
+    Raises:
+        ModelLoadError: names the field.
+    """
+    window = config.integer("sliding_window", 1, MAX_LEN) if config.has("sliding_window") else 0
+    return (window,) * num_layers
+
+
 def mistral_windows(config: Fields, num_layers: int) -> tuple[int, ...]:
     """Return Mistral's windows: for the layers that `layer_types` names, or else for every layer.
 

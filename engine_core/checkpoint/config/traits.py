@@ -53,11 +53,15 @@ class MlpTraits(msgspec.Struct, frozen=True, kw_only=True):
     """The feed-forward half of a layer.
 
     Attributes:
-        inner: checkpoint names of gate and up projection; one name if a tensor holds both.
+        is_gated: it multiplies the activated gate with another projection.
+        inner: checkpoint names of gate and up projection; one name if a tensor holds both, or without a gate.
+        outer: of the projection back.
         bias: all its projections have one.
     """
 
+    is_gated: bool = True
     inner: tuple[str, ...] = ("gate_proj", "up_proj")
+    outer: str = "down_proj"
     bias: bool = False
 
 

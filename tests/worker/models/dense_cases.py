@@ -148,8 +148,12 @@ COHERE = {
         },
     ),
 }
+STARCODER = {
+    "starcoder2-window": CheckpointSpec("starcoder2", {"sliding_window": 13, "tie_word_embeddings": False}),
+    "starcoder2-tied-no-bias": CheckpointSpec("starcoder2", {"use_bias": False}),
+}
 
-DENSE_CASES = {**GRANITE, **SMOLLM3, **PHI3, **OLMO, **GEMMA, **GLM, **COHERE}
+DENSE_CASES = {**GRANITE, **SMOLLM3, **PHI3, **OLMO, **GEMMA, **GLM, **COHERE, **STARCODER}
 # One per architecture.
 MAIN_DENSE_CASES = [
     "granite-multipliers",
@@ -163,4 +167,5 @@ MAIN_DENSE_CASES = [
     "glm4-yarn",
     "cohere",
     "cohere2",
+    "starcoder2-window",
 ]

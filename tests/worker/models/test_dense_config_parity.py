@@ -93,6 +93,9 @@ FOLLOWED: list[tuple[str, Change]] = [
     ("cohere2", {"layer_types": "ABSENT", "sliding_window_pattern": "ABSENT"}),
     ("cohere2", {"sliding_window": 5}),
     ("cohere2", {"logit_scale": 0.25}),
+    ("starcoder2-window", {"sliding_window": None}),
+    ("starcoder2-window", {"norm_epsilon": 0.1}),
+    ("starcoder2-window", {"rope_parameters": "ABSENT", "rope_theta": 77.0}),
 ]
 HARMLESS: list[tuple[str, Change]] = [
     ("granite-multipliers", {"sliding_window": 5}),
@@ -121,6 +124,9 @@ HARMLESS: list[tuple[str, Change]] = [
     ("cohere", {"rms_norm_eps": 0.1}),
     ("cohere", {"use_qk_norm": False}),
     ("cohere2", {"use_qk_norm": True, "rope_parameters": "ABSENT"}),
+    ("starcoder2-window", {"residual_dropout": 0.9, "embedding_dropout": 0.9}),
+    ("starcoder2-window", {"hidden_act": "gelu_new", "norm_epsilon": "ABSENT"}),
+    ("starcoder2-window", {"mlp_type": "default", "layer_types": [FULL, SLIDING]}),
 ]
 REFUSED: list[tuple[str, Change, str]] = [
     ("granite-multipliers", {"residual_multiplier": 0}, "residual_multiplier"),
@@ -208,6 +214,9 @@ REFUSED: list[tuple[str, Change, str]] = [
     ("cohere", {"layer_types": [SLIDING, FULL]}, "layer_types"),
     ("cohere2", {"sliding_window": None}, "layer_types"),
     ("cohere2", {"sliding_window_pattern": 0}, "sliding_window_pattern"),
+    ("starcoder2-window", {"hidden_act": "relu"}, "hidden_act"),
+    ("starcoder2-window", {"use_bias": 1}, "use_bias"),
+    ("starcoder2-window", {"norm_epsilon": 1.0}, "norm_epsilon must be a number from 0 to 0.1"),
 ]
 
 

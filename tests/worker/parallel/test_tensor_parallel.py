@@ -41,6 +41,7 @@ CASES: dict[str, CheckpointSpec] = {
     ),
     "glm4": CheckpointSpec("glm4", GQA),
     "cohere2": CheckpointSpec("cohere2", {**GQA, "sliding_window": 13, "sliding_window_pattern": 2}),
+    "starcoder2": CheckpointSpec("starcoder2", GQA),
     "gpt2-tied": CheckpointSpec("gpt2", {"n_embd": 64, "n_head": 8, "n_inner": 72}),
     "gpt2-untied": CheckpointSpec("gpt2", {"n_embd": 64, "n_head": 4, "tie_word_embeddings": False}),
 }

@@ -4,21 +4,15 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from splitserve.engine_core.checkpoint.config.common_fields import MAX_LEN
 from splitserve.engine_core.checkpoint.config.decoder_config import Defaults, read_decoder
 from splitserve.engine_core.checkpoint.config.fields import Fields
+from splitserve.engine_core.checkpoint.config.layer_windows import window_of_all
 from splitserve.engine_core.checkpoint.config.longrope import read_longrope
 from splitserve.engine_core.checkpoint.config.model_config import ModelConfig
 from splitserve.engine_core.checkpoint.config.traits import AttentionTraits, DecoderTraits, MlpTraits
 
-
-def _windows(config: Fields, num_layers: int) -> tuple[int, ...]:
-    window = config.integer("sliding_window", 1, MAX_LEN) if config.has("sliding_window") else 0
-    return (window,) * num_layers
-
-
 _DEFAULTS = Defaults(
-    max_positions=4096, windows=_windows, rope=read_longrope, rotary_share=1.0, norm_eps=1e-5
+    max_positions=4096, windows=window_of_all, rope=read_longrope, rotary_share=1.0, norm_eps=1e-5
 )
 _TRAITS = DecoderTraits(
     attention=AttentionTraits(inputs=("qkv_proj",)), mlp=MlpTraits(inner=("gate_up_proj",))
