@@ -88,15 +88,16 @@ CASES: dict[str, CheckpointSpec] = {
     **DENSE_CASES,
 }
 
-# One per architecture, for what is slower to test and does not differ within an architecture.
-MAIN_CASES = [
+# For what does not depend on the layers of a model.
+FEW_CASES = [
     "llama-biases-sharded",
     "mistral-window",
     "qwen2-upper-windows",
     "qwen3-layer-types",
     "gpt2-tied",
-    *MAIN_DENSE_CASES,
 ]
+# One per architecture, for what is slower to test and does not differ within an architecture.
+MAIN_CASES = [*FEW_CASES, *MAIN_DENSE_CASES]
 
 
 def prompt(vocab_size: int, length: int, seed: int = 3) -> list[int]:

@@ -16,7 +16,7 @@ from splitserve.engine_core.sequence_sampling import MAX_STOP_TOKEN_IDS
 from splitserve.frontend.engines.generation import OutputDelta
 from tests.checkpoints import EOS_TOKEN_ID, CheckpointCache, load_reference
 from tests.frontend.engines.beam.inproc_client import InprocClient
-from tests.worker.models.cases import CASES, MAIN_CASES, prompt
+from tests.worker.models.cases import CASES, FEW_CASES, prompt
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -64,7 +64,7 @@ def rate(delta: OutputDelta, length_penalty: float = 1.0) -> float:
     return sum(entry.logprob for entry in delta.logprobs) / len(delta.token_ids) ** length_penalty
 
 
-@pytest.fixture(scope="module", params=["llama-gqa-untied", *MAIN_CASES])
+@pytest.fixture(scope="module", params=["llama-gqa-untied", *FEW_CASES])
 def pair(request: pytest.FixtureRequest, checkpoints: CheckpointCache) -> Iterator[Pair]:
     directory = checkpoints.get(CASES[request.param])
     before = torch.get_num_threads()
