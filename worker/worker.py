@@ -219,28 +219,11 @@ class Worker:
             raise ConfigError(f"no memory for a KV cache of {limits.num_blocks} blocks: {error}") from None
         host_blocks = HostBlocks(self._device, pool, shape, num_host_blocks)
         caches = ArrivingCaches(layer_caches(pool))
-        graphs = None if self._config.enforce_eager else self._make_graphs(loaded, caches, batch)
+        graphs = None if self._config.enforce_eager else _make_graphs(loaded, caches, batch)
         sampler = Sampler(self._device, batch, self.grammars)
         pooler = None if loaded.pooling is None else Pooler(self._device)
         runner = ModelRunner(loaded.placement, loaded.model, caches, host_blocks, sampler, graphs, pooler)
         return runner, host_blocks
-
-    def _make_graphs(
-        self, loaded: LoadedModel, caches: ArrivingCaches, batch: InputBatch
-    ) -> StepGraphs | None:
-        device, backend, mesh = loaded.placement
-        # No request of an embedding model decodes.
-        if loaded.pooling is not None:
-            return None
-        max_rows = max_logits_rows(device, batch.limits.vocab_size)
-        if mesh.stage is not None or (mesh.group is not None and not mesh.group.can_be_captured):
-            return None
-        # Recordings of a CPU hold our own kernels; another backend may compute with anything.
-        if isinstance(backend, CpuAttention):
-            return DecodeGraphs(loaded.model, caches, batch, max_rows, mesh.group)
-        if isinstance(device, CudaDevice) and backend.can_be_captured:
-            return CudaGraphs(Placement(device, backend, mesh), loaded.model, caches, batch, max_rows)
-        return None
 
     def _default_cache_bytes(self) -> int:
         """Ask the device, which may measure what a step takes beside the cache."""
@@ -324,3 +307,19 @@ def _read_config(asked: WorkerConfig) -> tuple[ModelConfig, Pooling | None]:
     if pooling is not None and pooling.max_tokens:
         config = config.limited_to(min(config.max_model_len, pooling.max_tokens))
     return config, pooling
+
+
+def _make_graphs(loaded: LoadedModel, caches: ArrivingCaches, batch: InputBatch) -> StepGraphs | None:
+    device, backend, mesh = loaded.placement
+    # No request of an embedding model decodes.
+    if loaded.pooling is not None:
+        return None
+    max_rows = max_logits_rows(device, batch.limits.vocab_size)
+    if mesh.stage is not None or (mesh.group is not None and not mesh.group.can_be_captured):
+        return None
+    # Recordings of a CPU hold our own kernels; another backend may compute with anything.
+    if isinstance(backend, CpuAttention):
+        return DecodeGraphs(loaded.model, caches, batch, max_rows, mesh.group)
+    if isinstance(device, CudaDevice) and backend.can_be_captured:
+        return CudaGraphs(Placement(device, backend, mesh), loaded.model, caches, batch, max_rows)
+    return None
