@@ -20,6 +20,7 @@ MODULES = "modules.json"
 _LENGTHS = "sentence_bert_config.json"
 _MAX_MODULES = 16
 _MAX_TOKENS = 2**23
+_MODE = "pooling_mode_"
 _MODES = (
     "cls_token",
     "max_tokens",
@@ -73,7 +74,9 @@ def read_pooling(directory: Path, task: str, *, is_bare: bool = False) -> Poolin
             f"{path}: modules must be Transformer, Pooling and perhaps Normalize, got {shown}"
         )
     _check_pooling(_inside(directory, modules[1]) / "config.json")
-    return Pooling(normalizes=names[2:] == ["Normalize"], max_tokens=_max_tokens(directory, modules[0]))
+    if _inside(directory, modules[0]) != directory:
+        raise modules[0].error("path", "must be empty: the model's files lie in the checkpoint's folder")
+    return Pooling(normalizes=names[2:] == ["Normalize"], max_tokens=_max_tokens(directory))
 
 
 def _modules(content: bytes, path: Path) -> list[Fields]:
@@ -91,7 +94,7 @@ def _modules(content: bytes, path: Path) -> list[Fields]:
 def _inside(directory: Path, module: Fields) -> Path:
     """The folder of a module, which must not lie outside of the checkpoint's."""
     name = module.text("path", default="")
-    if Path(name).is_absolute() or ".." in Path(name).parts:
+    if not name.isprintable() or Path(name).is_absolute() or ".." in Path(name).parts:
         raise module.error("path", f"must name a folder of the checkpoint, got {name[:200]!r}")
     return directory / name
 
@@ -101,7 +104,9 @@ def _check_pooling(path: Path) -> None:
     if config.has("pooling_mode"):
         modes = [config.text("pooling_mode", default="")]
     else:
-        modes = [name for name in _MODES if config.boolean(f"pooling_mode_{name}", False)]
+        modes = [name.removeprefix(_MODE) for name in config.names_of_true() if name.startswith(_MODE)]
+        for name in _MODES:
+            config.boolean(f"{_MODE}{name}", False)
     if modes != ["lasttoken"]:
         got = ", ".join(modes)[:200] or "none"
         raise ModelLoadError(f"{path}: only the pooling mode lasttoken is supported, got {got}")
@@ -109,9 +114,11 @@ def _check_pooling(path: Path) -> None:
         raise config.error("include_prompt", "must be true or absent")
 
 
-def _max_tokens(directory: Path, transformer: Fields) -> int:
-    path = _inside(directory, transformer) / _LENGTHS
+def _max_tokens(directory: Path) -> int:
+    path = directory / _LENGTHS
     if read_file(path, MAX_JSON_BYTES) is None:
         return 0
     config = Fields.from_file(path)
+    if config.boolean("do_lower_case", False):
+        raise config.error("do_lower_case", "must be false or absent")
     return config.integer("max_seq_length", 1, _MAX_TOKENS) if config.has("max_seq_length") else 0

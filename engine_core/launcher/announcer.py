@@ -158,7 +158,7 @@ def _banner(engine: Ready, place: str, uds: str, address: str, took_s: float, *,
         f"  model   {', '.join(engine.served_model_names)}",
         *([] if uds else [f"  docs    {url}/docs"]),
         f"  engine  {address}  (one more frontend: api-frontend --engine {address} --port PORT)",
-        f"  try     {_curl(url, uds, name, has_api_key)}",
+        f"  try     {_curl(url, uds, name, has_api_key, embeds=engine.model.embedding_size > 0)}",
     ]
     return "\n".join(["", *lines, ""])
 
@@ -168,9 +168,12 @@ def _reachable(place: str) -> str:
     return place.replace("://0.0.0.0:", "://127.0.0.1:").replace("://[::]:", "://[::1]:")
 
 
-def _curl(url: str, uds: str, model: str, has_api_key: bool) -> str:
-    body = {"model": model, "messages": [{"role": "user", "content": "Hello!"}]}
-    words = ["curl", *(["--unix-socket", uds] if uds else []), f"{url}/v1/chat/completions"]
+def _curl(url: str, uds: str, model: str, has_api_key: bool, embeds: bool) -> str:
+    body: dict[str, object] = {"model": model, "messages": [{"role": "user", "content": "Hello!"}]}
+    if embeds:
+        body = {"model": model, "input": "Hello!"}
+    path = "embeddings" if embeds else "chat/completions"
+    words = ["curl", *(["--unix-socket", uds] if uds else []), f"{url}/v1/{path}"]
     words += ["-H", "Content-Type: application/json"]
     text = shlex.join(words)
     if has_api_key:

@@ -28,6 +28,7 @@ class GenerationRequest:
         kept_ids: special tokens that are shown in the text although special tokens are skipped.
         grammar_context: of the structured outputs or the grammar of `sampling`.
         pools: the prompt's vector is wanted instead of text; `sampling` has n and max_tokens 1 and 0.
+        continues: part of a client's request that has run already, see AddRequest.
     """
 
     request_id: str
@@ -43,6 +44,7 @@ class GenerationRequest:
     kept_ids: frozenset[int] = frozenset()
     grammar_context: GrammarContext = NO_CONTEXT
     pools: bool = False
+    continues: bool = False
 
 
 @dataclass(slots=True)

@@ -12,7 +12,7 @@ from typing import Any
 
 import msgspec
 
-from splitserve.engine_core.errors import ConfigError
+from splitserve.engine_core.errors import ConfigError, InvalidRequestError
 from splitserve.engine_core.near_names import names_near_keywords
 from splitserve.engine_core.sampling_params import MAX_LOGPROBS, SamplingParams
 from splitserve.engine_core.sequence_sampling import MAX_STEP_LOGPROBS
@@ -193,8 +193,8 @@ class LLM:
     def embed(
         self,
         prompts: PromptInput | Sequence[PromptInput],
-        use_tqdm: bool = True,
         *,
+        use_tqdm: bool = True,
         dimensions: int | None = None,
         normalize: bool | None = None,
         priority: int | Sequence[int] | None = None,
@@ -221,6 +221,10 @@ class LLM:
         info = self._served.info
         check_embeds(self._served.names[0], info.embedding_size)
         size = check_dimensions(dimensions, info.embedding_size)
+        if normalize is not None and not isinstance(normalize, bool):
+            raise InvalidRequestError(
+                f"normalize must be True, False or None, got {normalize!r}", "normalize"
+            )
         many = list_prompts(prompts)
         options = self._options(_NO_TOKENS, priority, tokenization_kwargs, len(many))
         jobs = [PromptJob(prompt, each) for prompt, each in zip(many, options, strict=True)]

@@ -64,17 +64,21 @@ async def find_model(context: ApiContext, name: str | None) -> ServedModel:
 
 
 async def find_model_in_time(context: ApiContext, body: GenerationFields) -> tuple[ServedModel, float]:
-    """Return the model of a request that may have timeouts, and for how many seconds its engine was away.
+    """Return the model of a request for text with its timeouts, and for how many seconds its engine was away.
 
     Raises:
         InvalidRequestError, EngineUnavailableError: as find_model(), or a timeout is out of range.
+        InvalidRequestError: the model makes embeddings.
         EngineRequestError, QueueTimeoutError: a timeout passed meanwhile.
     """
     timeouts = read_timeouts(body)
     longest_s = min(filter(None, timeouts), default=math.inf)
     waited_s = await context.pool.settle(body.model or "", longest_s)
     check_time_left(waited_s, *timeouts)
-    return _look_up(context, body.model), waited_s
+    model = _look_up(context, body.model)
+    if model.info.embedding_size:
+        raise InvalidRequestError(f"the model {model.names[0]!r} makes embeddings, not text", "model")
+    return model, waited_s
 
 
 def _look_up(context: ApiContext, name: str | None) -> ServedModel:

@@ -11,6 +11,9 @@ from splitserve.frontend.text.chat.control_tokens import JsonValue
 from splitserve.frontend.text.chat.options import ChatOptions
 from splitserve.frontend.text.prompts import Prompt, PromptEncoder, slices_of
 
+# Encoding takes 0.2 to 1 us per character.
+_CHARS_PER_TURN = 4096
+
 
 async def encode_prompts(
     prompt: str | list[str | int | list[int]],
@@ -45,14 +48,20 @@ async def encode_prompts(
         )
     if len(prompt) > max_prompts:
         raise InvalidRequestError(
-            f"{field} must contain at most {max_prompts} prompts, got {len(prompt)}", field
+            f"{field} must contain at most {max_prompts} {field}s, got {len(prompt)}", field
         )
-    prompts = []
+    prompts, num_since_turn = [], 0
     for i, item in enumerate(prompt):
         if isinstance(item, str):
             prompts.append(await encoder.encode_text(item, f"{field}[{i}]"))
+            num_since_turn += len(item)
         elif isinstance(item, list):
             prompts.append(await encoder.check_ids(item, f"{field}[{i}]"))
+            num_since_turn += len(item)
+        # Many short texts take as long as a long one, which would be encoded elsewhere.
+        if num_since_turn > _CHARS_PER_TURN:
+            num_since_turn = 0
+            await encoder.turn()
     return prompts
 
 

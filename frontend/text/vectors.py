@@ -31,8 +31,9 @@ def check_dimensions(dimensions: int | None, embedding_size: int) -> int:
     Raises:
         InvalidRequestError: names the range.
     """
-    if dimensions is not None and not 1 <= dimensions <= embedding_size:
-        text = f"dimensions must be an integer from 1 to {embedding_size}, got {dimensions}"
+    is_number = isinstance(dimensions, int) and not isinstance(dimensions, bool)
+    if dimensions is not None and not (is_number and 1 <= dimensions <= embedding_size):
+        text = f"dimensions must be an integer from 1 to {embedding_size}, got {dimensions!r}"
         raise InvalidRequestError(text, "dimensions")
     return dimensions or embedding_size
 

@@ -61,6 +61,9 @@ ARCHITECTURES = {
 }
 """By the name in `architectures`, in the order in which errors list them."""
 
+# Names without a head that do not follow from the ones above.
+_OTHER_BARE = {"GPT2Model": "GPT2LMHeadModel", "Gemma3TextModel": "Gemma3ForCausalLM"}
+
 # Fields that would make any architecture a different model.
 _REFUSED = {
     "quantization_config": "quantized checkpoints are not supported",
@@ -95,7 +98,7 @@ def is_bare(architecture: str) -> bool:
 
 
 def _find(name: str) -> Architecture | None:
-    whole = re.sub("Model$", "ForCausalLM", name)
+    whole = _OTHER_BARE.get(name) or re.sub("Model$", "ForCausalLM", name)
     return ARCHITECTURES.get(name) or ARCHITECTURES.get(whole)
 
 

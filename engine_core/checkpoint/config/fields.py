@@ -149,6 +149,10 @@ class Fields:
         """Return the names of the fields that hold objects."""
         return [name for name, value in self._values.items() if isinstance(value, dict)]
 
+    def names_of_true(self) -> list[str]:
+        """Return the names of the fields that are true."""
+        return [name for name, value in self._values.items() if value is True]
+
     def unwanted(self, name: str, reason: str) -> ModelLoadError:
         """Return (not raise) the error for a field that must not be present, with its value."""
         return self.error(name, f"must be absent, got {self._values.get(name)!r:.200}: {reason}")

@@ -34,6 +34,7 @@ def split_request(request: GenerationRequest) -> list[AddRequest]:
             # Stop strings are found here, and the engine must not run on for long after one.
             streams=request.streams or bool(sampling.stop),
             pools=request.pools,
+            continues=request.continues,
         )
         for index in range(sampling.n)
     ]

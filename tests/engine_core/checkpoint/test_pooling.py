@@ -84,13 +84,15 @@ def test_an_unset_length_is_the_model_s(write: Callable[..., Path]) -> None:
         (
             modules("Transformer", "Pooling"),
             LAST | {"pooling_mode_cls_token": True},
-            "got cls_token, lasttoken",
+            "got lasttoken, cls_token",
         ),
         (modules("Transformer", "Pooling"), {}, "got none"),
         (modules("Transformer", "Pooling"), {"pooling_mode": "mean"}, "got mean"),
         (modules("Transformer", "Pooling"), {"pooling_mode": 3}, "pooling_mode must be a string"),
         (modules("Transformer", "Pooling"), LAST | {"include_prompt": False}, "include_prompt must be true"),
         (modules("Transformer", "Pooling"), [], "must contain a JSON object"),
+        (modules("Transformer", "Pooling"), LAST | {"pooling_mode_new": True}, "got lasttoken, new"),
+        (modules("Transformer", "Pooling"), LAST | {"pooling_mode_max_tokens": 1}, "must be true or false"),
     ],
 )
 def test_what_is_not_supported_is_refused(
@@ -100,12 +102,25 @@ def test_what_is_not_supported_is_refused(
         read_pooling(write(listed, pooling), "auto")
 
 
-@pytest.mark.parametrize("path", ["/etc", "../other", "1_Pooling/../../x"])
+@pytest.mark.parametrize("path", ["/etc", "../other", "1_Pooling/../../x", "a\0b", "\ud800"])
 def test_no_module_lies_outside_of_the_checkpoint(write: Callable[..., Path], path: str) -> None:
     listed = modules("Transformer", "Pooling")
     listed[1]["path"] = path
     with pytest.raises(ModelLoadError, match="must name a folder of the checkpoint"):
         read_pooling(write(listed), "auto")
+
+
+def test_the_model_lies_in_the_checkpoints_folder(write: Callable[..., Path]) -> None:
+    listed = modules("Transformer", "Pooling")
+    listed[0]["path"] = "0_Transformer"
+    with pytest.raises(ModelLoadError, match="path must be empty"):
+        read_pooling(write(listed), "auto")
+
+
+def test_texts_are_not_changed(write: Callable[..., Path]) -> None:
+    folder = write(modules("Transformer", "Pooling"), lengths={"do_lower_case": True})
+    with pytest.raises(ModelLoadError, match="do_lower_case must be false or absent"):
+        read_pooling(folder, "auto")
 
 
 def test_a_missing_folder_is_named(write: Callable[..., Path]) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -98,10 +99,15 @@ def test_a_prompt_may_fill_the_context(llm: LLM) -> None:
         llm.embed([3] * (longest + 1), use_tqdm=False)
 
 
-@pytest.mark.parametrize("dimensions", [0, -1, 97])
-def test_dimensions_have_a_range(llm: LLM, dimensions: int) -> None:
+@pytest.mark.parametrize("dimensions", [0, -1, 97, 2.0, "3", True])
+def test_dimensions_have_a_range(llm: LLM, dimensions: Any) -> None:
     with pytest.raises(InvalidRequestError, match=r"dimensions must be an integer from 1 to \d+, got"):
         llm.embed("a", use_tqdm=False, dimensions=dimensions)
+
+
+def test_normalize_is_a_switch(llm: LLM) -> None:
+    with pytest.raises(InvalidRequestError, match="normalize must be True, False or None, got 'no'"):
+        llm.embed("a", use_tqdm=False, normalize=cast(bool, "no"))
 
 
 def test_it_generates_no_text(llm: LLM) -> None:

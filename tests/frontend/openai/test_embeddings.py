@@ -11,6 +11,7 @@ import pytest
 from splitserve.engine_core.errors import EngineRequestError
 from splitserve.frontend.app import create_app
 from splitserve.frontend.engines.generation import GenerationRequest, OutputDelta
+from splitserve.frontend.http.slices import SliceQueue
 from splitserve.frontend.openai import embeddings
 from tests.frontend.http.app_fixtures import make_config, with_body_writers
 from tests.frontend.http.fake_pool import FakePool
@@ -57,6 +58,37 @@ async def test_inputs_run_in_groups_and_keep_their_order(
         (3, "s", True)
     }
     assert len(pool.closed) == 10
+    # What was done is not lost to a queue that has filled up meanwhile.
+    assert [each.request.continues for each in pool.seen] == [False] * 4 + [True] * 6
+
+
+async def test_many_short_texts_let_others_in(
+    http: httpx.AsyncClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    turns = 0
+    turn = SliceQueue.turn
+
+    async def counted(slices: SliceQueue) -> None:
+        nonlocal turns
+        turns += 1
+        await turn(slices)
+
+    monkeypatch.setattr(SliceQueue, "turn", counted)
+    assert (await http.post(PATH, json={"input": ["x" * 200] * 100})).status_code == 200
+    assert turns >= 100 * 200 // 4096
+
+
+async def test_text_is_refused_before_anything_is_asked(http: httpx.AsyncClient, pool: FakePool) -> None:
+    for path, body in (
+        ("/v1/completions", {"prompt": "x"}),
+        ("/v1/chat/completions", {"messages": [{"role": "user", "content": "x"}]}),
+        ("/v1/responses", {"input": "x"}),
+        ("/v1/messages", {"messages": [{"role": "user", "content": "x"}], "max_tokens": 1}),
+    ):
+        refused = await http.post(path, json=body)
+        assert refused.status_code == 400
+        assert "the model 'org/demo' makes embeddings, not text" in refused.text
+    assert pool.seen == []
 
 
 async def test_the_input_that_fails_is_named(
