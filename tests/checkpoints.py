@@ -57,6 +57,7 @@ _FAMILIES: dict[str, dict[str, object]] = {
     "Olmo2": {},
     "Olmo3": {},
     "Starcoder2": {},
+    "SeedOss": {"head_dim": 16},
     "Cohere": {},
     "Cohere2": {},
     "Glm": {"head_dim": 16, "pad_token_id": None},

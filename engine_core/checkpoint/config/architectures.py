@@ -20,6 +20,7 @@ from splitserve.engine_core.checkpoint.config.families.mistral import read_mistr
 from splitserve.engine_core.checkpoint.config.families.olmo import read_olmo2, read_olmo3
 from splitserve.engine_core.checkpoint.config.families.phi3 import read_phi3
 from splitserve.engine_core.checkpoint.config.families.qwen import read_qwen2, read_qwen3
+from splitserve.engine_core.checkpoint.config.families.seed_oss import read_seed_oss
 from splitserve.engine_core.checkpoint.config.families.smollm3 import read_smollm3
 from splitserve.engine_core.checkpoint.config.families.starcoder2 import read_starcoder2
 from splitserve.engine_core.checkpoint.config.fields import Fields
@@ -56,6 +57,7 @@ ARCHITECTURES = {
     "Phi3ForCausalLM": Architecture("phi3", read_phi3),
     "Qwen2ForCausalLM": Architecture("qwen2", read_qwen2),
     "Qwen3ForCausalLM": Architecture("qwen3", read_qwen3),
+    "SeedOssForCausalLM": Architecture("seed_oss", read_seed_oss),
     "SmolLM3ForCausalLM": Architecture("smollm3", read_smollm3),
     "Starcoder2ForCausalLM": Architecture("starcoder2", read_starcoder2),
 }

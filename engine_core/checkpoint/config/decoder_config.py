@@ -31,7 +31,7 @@ class Defaults(NamedTuple):
         max_positions: default of max_position_embeddings.
         windows: function of the fields and the number of layers that returns the window of each layer.
         num_kv_heads: default of num_key_value_heads; 0, like null, means the number of query heads.
-        head_dim: default of the field; 0 means hidden_size divided by the number of heads.
+        head_dim: default of the field; 0, like null, means hidden_size divided by the number of heads.
         theta: default of rope_theta.
         rotary_share: default of partial_rotary_factor; 0 if whole heads turn.
         rope: reads the rotary parameters.
@@ -111,7 +111,7 @@ def _extended_len(config: Fields, rope: RopeConfig, max_positions: int) -> int:
 
 
 def _head_dim(config: Fields, hidden_size: int, num_heads: int, default: int) -> int:
-    if not config.has("head_dim") and not default:
+    if config.is_null("head_dim") or not (config.has("head_dim") or default):
         if hidden_size % num_heads:
             raise config.error(
                 "num_attention_heads", f"({num_heads}) does not divide hidden_size ({hidden_size})"

@@ -50,6 +50,19 @@ def configs() -> list[bytes]:
             **{"max_window_layers": 1, "sliding_window": 32, "layer_types": ["full_attention"] * 3},
         },
         {**LLAMA, "architectures": ["Qwen3ForCausalLM"], "head_dim": 24, "eos_token_id": [1, 2, 3]},
+        {
+            **{**LLAMA, "architectures": ["Phi3ForCausalLM"], "original_max_position_embeddings": 64},
+            "rope_scaling": {"type": "longrope", "short_factor": [1.0] * 4, "long_factor": [2.0] * 4},
+        },
+        {
+            **{**LLAMA, "architectures": ["Gemma3ForCausalLM"], "head_dim": 8, "sliding_window_pattern": 2},
+            **{"rope_scaling": {"rope_type": "linear", "factor": 8.0}, "rope_local_base_freq": 1e4},
+            **{"query_pre_attn_scalar": 8, "final_logit_softcapping": 30.0, "hidden_activation": "gelu_new"},
+        },
+        {
+            **{**LLAMA, "architectures": ["SmolLM3ForCausalLM"], "no_rope_layers": [1, 1, 0]},
+            **{"use_sliding_window": True, "sliding_window": 16},
+        },
     ]
     return [json.dumps(variant).encode() for variant in variants]
 

@@ -152,8 +152,21 @@ STARCODER = {
     "starcoder2-window": CheckpointSpec("starcoder2", {"sliding_window": 13, "tie_word_embeddings": False}),
     "starcoder2-tied-no-bias": CheckpointSpec("starcoder2", {"use_bias": False}),
 }
+OTHERS = {
+    "seedoss": CheckpointSpec("seedoss", {"attention_out_bias": True}),
+    # Falcon 3 in its layout: wide heads and another base.
+    "llama-falcon3": CheckpointSpec(
+        "llama",
+        {
+            "head_dim": 256,
+            "num_attention_heads": 2,
+            "num_key_value_heads": 1,
+            "rope_parameters": {"rope_type": "default", "rope_theta": 1000042.0},
+        },
+    ),
+}
 
-DENSE_CASES = {**GRANITE, **SMOLLM3, **PHI3, **OLMO, **GEMMA, **GLM, **COHERE, **STARCODER}
+DENSE_CASES = {**GRANITE, **SMOLLM3, **PHI3, **OLMO, **GEMMA, **GLM, **COHERE, **STARCODER, **OTHERS}
 # One per architecture.
 MAIN_DENSE_CASES = [
     "granite-multipliers",
@@ -168,4 +181,5 @@ MAIN_DENSE_CASES = [
     "cohere",
     "cohere2",
     "starcoder2-window",
+    "seedoss",
 ]

@@ -127,6 +127,7 @@ HARMLESS: list[tuple[str, Change]] = [
     ("starcoder2-window", {"residual_dropout": 0.9, "embedding_dropout": 0.9}),
     ("starcoder2-window", {"hidden_act": "gelu_new", "norm_epsilon": "ABSENT"}),
     ("starcoder2-window", {"mlp_type": "default", "layer_types": [FULL, SLIDING]}),
+    ("seedoss", {"head_dim": 16, "residual_dropout": 0.5, "pretraining_tp": 2}),
 ]
 REFUSED: list[tuple[str, Change, str]] = [
     ("granite-multipliers", {"residual_multiplier": 0}, "residual_multiplier"),
@@ -217,6 +218,8 @@ REFUSED: list[tuple[str, Change, str]] = [
     ("starcoder2-window", {"hidden_act": "relu"}, "hidden_act"),
     ("starcoder2-window", {"use_bias": 1}, "use_bias"),
     ("starcoder2-window", {"norm_epsilon": 1.0}, "norm_epsilon must be a number from 0 to 0.1"),
+    ("seedoss", {"attention_out_bias": "no"}, "attention_out_bias must be true or false"),
+    ("seedoss", {"mlp_bias": 0}, "mlp_bias"),
 ]
 
 

@@ -11,7 +11,7 @@ import torch
 from splitserve.engine_core.checkpoint.config.architectures import ARCHITECTURES, read_model_config
 from tests.checkpoints import CheckpointCache, load_reference
 from tests.worker.models.cases import CASES, MAIN_CASES, prompt
-from tests.worker.models.driver import Driver
+from tests.worker.models.driver import Driver, Row
 
 PROMPT_LEN = 45
 NUM_GREEDY = 64
@@ -48,6 +48,20 @@ def test_prefill_logits_in_bf16_err_at_most_twice_as_much_as_transformers(
     allowed = 2 * (reference_logits(path, torch.bfloat16, tokens) - exact).square().mean().sqrt()
     error = (driver.prefill_logits(tokens) - exact).square().mean().sqrt()
     assert error <= allowed
+
+
+@pytest.mark.parametrize("case", MAIN_CASES)
+def test_a_long_prompt_in_chunks_has_the_logits_of_transformers(
+    case: str, checkpoints: CheckpointCache
+) -> None:
+    """Far beyond every window, up to the last position."""
+    path = checkpoints.get(CASES[case])
+    driver = Driver(path)
+    tokens = prompt(driver.config.vocab_size, driver.config.max_model_len)
+    row = Row(tokens)
+    hidden = torch.cat([driver.run((row, count)) for count in (300, 199, 12, 1)])
+    expected = reference_logits(path, torch.float32, tokens)
+    torch.testing.assert_close(driver.logits(hidden), expected, rtol=1e-4, atol=1e-4)
 
 
 @pytest.mark.parametrize(
