@@ -27,6 +27,7 @@ OPENABLE_PATHS = ("/health", "/ready", "/ping", "/load", "/version", "/metrics",
 # Own paths begin with these; published under one of them, a path could be read with and without the prefix.
 OWN_PREFIXES = (
     "/v1",
+    "/v2",
     "/v1/chat",
     "/v1/messages",
     "/v1/models",

@@ -23,7 +23,6 @@ from splitserve.frontend.metrics.scrape import Scrape
 from splitserve.frontend.openai.chat import create_chat_completion
 from splitserve.frontend.openai.completions import create_completion
 from splitserve.frontend.openai.context import VERSION, ApiContext
-from splitserve.frontend.openai.embeddings import create_embeddings
 from splitserve.frontend.openai.models import ModelCard, ModelList, get_model, list_models
 from splitserve.frontend.openai.schema.chat import ChatChunk, ChatRequest, ChatResponse
 from splitserve.frontend.openai.schema.completions import (
@@ -31,15 +30,24 @@ from splitserve.frontend.openai.schema.completions import (
     CompletionRequest,
     CompletionResponse,
 )
-from splitserve.frontend.openai.schema.embeddings import EmbeddingRequest, EmbeddingResponse
 from splitserve.frontend.openai.schema.tokenize import (
     DetokenizeRequest,
     DetokenizeResponse,
     TokenizeRequest,
     TokenizeResponse,
 )
+from splitserve.frontend.openai.schema.vectors import (
+    EmbeddingRequest,
+    EmbeddingResponse,
+    RerankRequest,
+    RerankResponse,
+    ScoreRequest,
+    ScoreResponse,
+)
 from splitserve.frontend.openai.tokenize import detokenize, tokenize
 from splitserve.frontend.openai.tokenizer_info import TokenizerInfo, tokenizer_info
+from splitserve.frontend.openai.vectors.embeddings import create_embeddings
+from splitserve.frontend.openai.vectors.similarity import rerank, score
 from splitserve.frontend.openapi import Operation
 from splitserve.frontend.operator.debug_requests import OpenRequestList, list_requests, show_request
 from splitserve.frontend.operator.health import Health, HealthProbe
@@ -99,7 +107,7 @@ def api_operations(context: ApiContext, responses: ResponsesContext) -> list[Ope
     """Return what clients call."""
     return [
         *_generation(context, responses),
-        _embeddings(context),
+        *_vectors(context),
         *_kept_responses(responses),
         *_messages(context),
         *_models(context),
@@ -143,17 +151,47 @@ def _generation(context: ApiContext, responses: ResponsesContext) -> list[Operat
     ]
 
 
-def _embeddings(context: ApiContext) -> Operation:
-    return _post_json(
-        path="/v1/embeddings",
-        name="embeddings",
-        tag="embeddings",
-        summary="Make vectors of texts",
-        endpoint=partial(create_embeddings, context),
-        request=EmbeddingRequest,
-        example={"input": "Once upon a time"},
-        response=EmbeddingResponse,
-    )
+def _vectors(context: ApiContext) -> list[Operation]:
+    vectors = partial(_post_json, tag="vectors")
+    two_texts = {"text_1": "Once upon a time", "text_2": "Long ago"}
+    return [
+        vectors(
+            path="/v1/embeddings",
+            name="embeddings",
+            summary="Make vectors of texts",
+            endpoint=partial(create_embeddings, context),
+            request=EmbeddingRequest,
+            example={"input": "Once upon a time"},
+            response=EmbeddingResponse,
+        ),
+        *(
+            vectors(
+                path=path,
+                name="rerank",
+                summary="Order documents by how near they are to a query",
+                endpoint=partial(rerank, context),
+                request=RerankRequest,
+                example={
+                    "query": "Where is Paris?",
+                    "documents": ["Paris is in France.", "Once upon a time"],
+                },
+                response=RerankResponse,
+            )
+            for path in ("/rerank", "/v1/rerank", "/v2/rerank")
+        ),
+        *(
+            vectors(
+                path=path,
+                name="score",
+                summary="Tell how near texts are to each other",
+                endpoint=partial(score, context),
+                request=ScoreRequest,
+                example=two_texts,
+                response=ScoreResponse,
+            )
+            for path in ("/score", "/v1/score")
+        ),
+    ]
 
 
 def _kept_responses(context: ResponsesContext) -> list[Operation]:

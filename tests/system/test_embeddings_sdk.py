@@ -137,3 +137,18 @@ def test_a_model_that_generates_says_how_to_embed(client: OpenAI, model: str) ->
     ) as refused:
         client.embeddings.create(model=model, input="Hello")
     assert refused.value.param == "model"
+
+
+def test_a_text_is_nearest_to_itself(sdk: OpenAI, name: str) -> None:
+    texts = ["The capital of France", "What is 7 plus 5?", "Once upon a time"]
+    body = {"model": name, "query": texts[1], "documents": texts}
+    answer = sdk.post("/rerank", body=body, cast_to=object)
+    vectors = [np.array(each.embedding) for each in sdk.embeddings.create(model=name, input=texts).data]
+    scores = {each["index"]: each["relevance_score"] for each in answer["results"]}
+    assert answer["results"][0]["index"] == 1
+    assert [scores[i] for i in range(3)] == pytest.approx(
+        [vectors[i] @ vectors[1] for i in range(3)], abs=1e-5
+    )
+    pair = {"model": name, "text_1": texts[1], "text_2": texts}
+    data = sdk.post("/score", body=pair, cast_to=object)["data"]
+    assert [each["score"] for each in data] == pytest.approx([scores[i] for i in range(3)], abs=1e-9)

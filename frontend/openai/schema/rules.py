@@ -11,8 +11,8 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from splitserve.frontend.openai.schema.completions import MAX_PROMPTS
-from splitserve.frontend.openai.schema.embeddings import MAX_INPUTS
 from splitserve.frontend.openai.schema.structured import FORMAT_FIELDS
+from splitserve.frontend.openai.schema.vectors import MAX_INPUTS
 from splitserve.frontend.text.chat.messages import PART_FIELDS
 
 Json = dict[str, Any]

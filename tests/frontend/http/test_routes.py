@@ -131,7 +131,7 @@ async def test_an_unknown_route_names_the_documentation_where_it_is_served(
     make_client: ClientFactory, hidden: bool
 ) -> None:
     client = make_client(disable_docs=hidden)
-    for path in ("/v1/rerank", "/docs" if hidden else "/nothing"):
+    for path in ("/v1/moderations", "/docs" if hidden else "/nothing"):
         error = (await client.get(path)).json()["error"]
         see = "" if hidden else "; /docs shows what there is"
         assert (error["message"], error["code"]) == (f"There is no route {path}{see}.", "unknown_route")

@@ -12,7 +12,7 @@ from splitserve.engine_core.errors import EngineRequestError
 from splitserve.frontend.app import create_app
 from splitserve.frontend.engines.generation import GenerationRequest, OutputDelta
 from splitserve.frontend.http.slices import SliceQueue
-from splitserve.frontend.openai import embeddings
+from splitserve.frontend.openai.vectors import vector_run
 from tests.frontend.http.app_fixtures import make_config, with_body_writers
 from tests.frontend.http.fake_pool import FakePool
 
@@ -48,7 +48,7 @@ async def test_a_vector_of_zeros_stays_one(http: httpx.AsyncClient) -> None:
 async def test_inputs_run_in_groups_and_keep_their_order(
     http: httpx.AsyncClient, pool: FakePool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(embeddings, "_INPUTS_PER_GROUP", 4)
+    monkeypatch.setattr(vector_run, "INPUTS_PER_GROUP", 4)
     body = {"input": [[i] for i in range(10)], "normalize": False, "priority": 3, "cache_salt": "s"}
     answer = (await http.post(PATH, json=body)).json()
     assert [each["embedding"][1] for each in answer["data"]] == list(range(10))
@@ -94,7 +94,7 @@ async def test_text_is_refused_before_anything_is_asked(http: httpx.AsyncClient,
 async def test_the_input_that_fails_is_named(
     http: httpx.AsyncClient, pool: FakePool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(embeddings, "_INPUTS_PER_GROUP", 2)
+    monkeypatch.setattr(vector_run, "INPUTS_PER_GROUP", 2)
     of_pool = pool._deltas
 
     async def deltas(request: GenerationRequest) -> AsyncIterator[OutputDelta]:

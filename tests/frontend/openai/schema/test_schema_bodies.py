@@ -30,9 +30,12 @@ PATHS = {
     "CountTokensRequest": "/v1/messages/count_tokens",
     "ResponsesRequest": "/v1/responses",
     "EmbeddingRequest": "/v1/embeddings",
+    "RerankRequest": "/v1/rerank",
+    "ScoreRequest": "/v1/score",
     "TokenizeRequest": "/tokenize",
     "DetokenizeRequest": "/detokenize",
 }
+VECTORS = [PATHS[name] for name in ("EmbeddingRequest", "RerankRequest", "ScoreRequest")]
 # What the schema cannot say, by the words of the error; each row stands in docs/api.md too.
 REASONS = {
     "depends on the model": [
@@ -55,6 +58,7 @@ REASONS = {
     ],
     "looks at the last of a list": [r"a tool_use needs a tool_result"],
     "depends on what is kept": [r"this server has no response store", r"Previous response with id"],
+    "compares two lists": [r"text_1 must be one text, or as many as text_2"],
     "counts bytes": [r"must be 1 to 256 bytes long"],
     "counts sequences": [r"must be at most \d+, the number of sequences that can run and wait"],
 }
@@ -68,7 +72,7 @@ def post(path: str, body: Json) -> httpx.Response:
     """Ask an app in this process."""
 
     async def ask() -> httpx.Response:
-        pool = FakePool(embedding_size=12 if path == PATHS["EmbeddingRequest"] else 0)
+        pool = FakePool(embedding_size=12 if path in VECTORS else 0)
         app = with_body_writers(create_app(make_config(), pool))
         async with httpx.AsyncClient(
             transport=httpx.ASGITransport(app), base_url="http://frontend"
@@ -151,6 +155,15 @@ BROKEN: list[tuple[str, Json]] = [
     ("EmbeddingRequest", {"input": "x", "truncate_prompt_tokens": 0}),
     ("EmbeddingRequest", {"input": "x", "priority": -(2**31)}),
     ("EmbeddingRequest", {"input": "x", "cache_salt": ""}),
+    ("RerankRequest", {"query": "x"}),
+    ("RerankRequest", {"query": "x", "documents": []}),
+    ("RerankRequest", {"query": "x", "documents": "x"}),
+    ("RerankRequest", {"query": "x", "documents": [{"title": "x"}]}),
+    ("RerankRequest", {"query": "x", "documents": ["a"] * 2049}),
+    ("RerankRequest", {"query": "x", "documents": ["x"], "top_n": 0}),
+    ("ScoreRequest", {"text_1": "x"}),
+    ("ScoreRequest", {"text_1": "x", "text_2": []}),
+    ("ScoreRequest", {"text_1": "x", "text_2": ["x"] * 2049}),
     ("MessagesRequest", {"messages": [USER]}),
     ("MessagesRequest", {"messages": [], "max_tokens": 1}),
     ("MessagesRequest", {"messages": [USER], "max_tokens": 0}),

@@ -1,0 +1,1 @@
+"""Vectors of texts, and how near they are to each other."""

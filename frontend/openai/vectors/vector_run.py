@@ -1,0 +1,147 @@
+"""The inputs of one HTTP request on their way to vectors: encoded, and run on the engines in groups."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import replace
+from typing import NamedTuple
+
+from starlette.requests import Request
+
+from splitserve.engine_core.errors import ContextLengthError, EngineRequestError, InvalidRequestError
+from splitserve.engine_core.sampling_params import SamplingParams
+from splitserve.frontend.engines.generation import GenerationRequest, OutputDelta
+from splitserve.frontend.engines.served_model import ServedModel
+from splitserve.frontend.engines.stream.engine_generation import Generation
+from splitserve.frontend.metrics.generation_timer import GenerationTimer
+from splitserve.frontend.openai.context import ApiContext
+from splitserve.frontend.openai.schema.vectors import VectorFields
+from splitserve.frontend.text.prompts import PromptEncoder
+from splitserve.frontend.text.truncation import read_truncation
+from splitserve.frontend.text.vectors import check_vector
+
+# Enough to fill the engines' batches, and few enough that others find room in their queues.
+INPUTS_PER_GROUP = 512
+_SAMPLING = SamplingParams(max_tokens=0, temperature=0.0, detokenize=False)
+
+
+class VectorInput(NamedTuple):
+    """One text as token ids, and its path in the request."""
+
+    name: str
+    token_ids: list[int]
+
+
+def vector_encoder(context: ApiContext, model: ServedModel, body: VectorFields) -> PromptEncoder:
+    """Return what encodes the inputs of a request.
+
+    Raises:
+        InvalidRequestError: truncate_prompt_tokens is out of range.
+    """
+    limit, kept = model.assets.max_model_len, body.truncate_prompt_tokens
+    # No room is needed for an output.
+    truncation = read_truncation(limit if kept == -1 else kept, body.truncation_side, 0, limit)
+    return PromptEncoder(model.assets, body.add_special_tokens is not False, truncation, context.slices.turn)
+
+
+class VectorRun:
+    """Runs the inputs of one request."""
+
+    def __init__(
+        self, context: ApiContext, request: Request, model: ServedModel, body: VectorFields, answer_id: str
+    ) -> None:
+        """Prepare; nothing is sent yet.
+
+        Args:
+            context: of the process.
+            request: of HTTP.
+            model: makes vectors.
+            body: of the request.
+            answer_id: for logs.
+        """
+        self._pool = context.pool
+        self._model = model
+        self._metrics = context.metrics.model(model.names[0])
+        self._request = GenerationRequest(
+            request_id=answer_id,
+            prompt_token_ids=[],
+            sampling=_SAMPLING,
+            priority=body.priority or 0,
+            tenant=getattr(request.state, "tenant", ""),
+            cache_salt=body.cache_salt or "",
+            streams=False,
+            model=model.identity,
+            pools=True,
+        )
+        self._changed = asyncio.Event()
+        self._num_cached_tokens = 0
+        self._log: dict[str, object] = request.state.log
+        self._log |= {"model": model.names[0], "id": answer_id}
+
+    async def collect(self, inputs: list[VectorInput]) -> list[bytes]:
+        """Run all inputs; returns their vectors in order, each a float32 column.
+
+        Raises:
+            ContextLengthError: an input is too long.
+            SplitServeError: an input failed, and with it the request.
+        """
+        self._check_lengths(inputs)
+        self._log["prompt_tokens"] = sum(len(each.token_ids) for each in inputs)
+        group_size = min(INPUTS_PER_GROUP, self._model.max_num_open)
+        vectors: list[bytes] = []
+        for first in range(0, len(inputs), group_size):
+            group = [
+                replace(
+                    self._request,
+                    request_id=f"{self._request.request_id}-{i}",
+                    prompt_token_ids=each.token_ids,
+                    # What was done must not be lost to a queue that has filled up since.
+                    continues=first > 0,
+                )
+                for i, each in enumerate(inputs[first : first + group_size], first)
+            ]
+            vectors += await self._vectors_of(group, inputs[first : first + group_size])
+        self._metrics.cached_tokens += self._num_cached_tokens
+        self._log["cached_tokens"] = self._num_cached_tokens
+        for values in vectors:
+            check_vector(values, self._model.info.embedding_size)
+        return vectors
+
+    def _check_lengths(self, inputs: list[VectorInput]) -> None:
+        limit = self._model.assets.max_model_len
+        for name, token_ids in inputs:
+            if len(token_ids) > limit:
+                raise ContextLengthError.of(limit, len(token_ids), None, name, "input")
+
+    async def _vectors_of(self, group: list[GenerationRequest], inputs: list[VectorInput]) -> list[bytes]:
+        timers = [GenerationTimer(self._metrics) for _ in group]
+        for each in group:
+            self._metrics.prompt_tokens.observe(len(each.prompt_token_ids))
+        opened = await self._pool.open(self._model.names[0], group, self._changed.set)
+        vectors = [b""] * len(group)
+        waiting = set(range(len(group)))
+        try:
+            while waiting:
+                await self._changed.wait()
+                self._changed.clear()
+                for i in list(waiting):
+                    for delta in _taken(opened[i], inputs[i].name):
+                        vectors[i] = delta.pooled or vectors[i]
+                        timers[i].on_delta(delta)
+                        self._num_cached_tokens += delta.num_cached_tokens
+                    if opened[i].finished:
+                        waiting.remove(i)
+        finally:
+            for generation in opened:
+                generation.close()
+        return vectors
+
+
+def _taken(generation: Generation, name: str) -> list[OutputDelta]:
+    """Take what is new of an input; an error of its own names it."""
+    try:
+        return generation.take()
+    except (EngineRequestError, InvalidRequestError) as error:
+        if error.param in (None, "prompt"):
+            error.param = name
+        raise
