@@ -6,10 +6,13 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from random import Random
 
-from training import copying, knowledge, numbers, places, smalltalk, structured, telling, unknown
+from training import copying, json_answers, knowledge, numbers, places, smalltalk, telling, unknown
 from training.phrasing import Exchange
 from training.questions import HELD_OUT_KEYS, normalise
-from training.structured import Message, Tool
+from training.thinking import thoughtful
+from training.tools.dialogue import tool_conversation
+from training.tools.doing import CALCULATORS
+from training.tools.schema import Message, Tool
 
 Topic = Callable[[Random], list[Exchange]]
 # Weight per topic. Topics with more facts to learn come up more often; long answers bring many tokens each.
@@ -30,7 +33,8 @@ TOPICS: list[tuple[Topic, float]] = [
     (unknown.unknown, 8),
     (copying.name_memory, 3),
     (copying.repeat, 8),
-    (structured.json_answer, 6),
+    (json_answers.json_answer, 6),
+    (json_answers.extraction, 16),
 ]
 SYSTEM_PROMPTS = [
     "You are a helpful assistant.",
@@ -45,6 +49,9 @@ SYSTEM_PROMPTS = [
     "You are an AI.",
 ]
 NUM_TURNS = [1, 1, 1, 1, 2, 2, 3, 4, 7]
+# How many conversations are about tools, and how many of these and of the others think before they answer.
+TOOL_SHARE = 0.6
+THINKING_SHARE = 0.14
 
 
 @dataclass(slots=True)
@@ -59,15 +66,15 @@ class Conversation:
         return [message["content"] for message in self.messages if message["role"] == "user"]
 
 
-def exchanges(rng: Random, num_topics: int) -> list[Exchange]:
+def exchanges(rng: Random, num_topics: int, topics: list[tuple[Topic, float]] = TOPICS) -> list[Exchange]:
     """Return the exchanges of num_topics topics drawn by weight, none with a held-out question."""
     out: list[Exchange] = []
-    names, weights = [topic for topic, _ in TOPICS], [weight for _, weight in TOPICS]
+    names, weights = [topic for topic, _ in topics], [weight for _, weight in topics]
     for topic in rng.choices(names, weights, k=num_topics):
         drawn = topic(rng)
         if not any(normalise(exchange.question) in HELD_OUT_KEYS for exchange in drawn):
             out += drawn
-    return out or exchanges(rng, 1)
+    return out or exchanges(rng, 1, topics)
 
 
 def as_messages(turns: list[Exchange]) -> list[Message]:
@@ -79,20 +86,41 @@ def as_messages(turns: list[Exchange]) -> list[Message]:
     return out
 
 
+def thinking_messages(rng: Random) -> list[Message]:
+    """Return one exchange with what the model thinks before its answer."""
+    while True:
+        (question, answer), thought = thoughtful(rng)
+        if normalise(question) not in HELD_OUT_KEYS:
+            reply = {"role": "assistant", "content": answer, "reasoning_content": thought}
+            return [{"role": "user", "content": question}, reply]
+
+
+def with_tools(rng: Random) -> tuple[list[Tool], list[Message]]:
+    """Return tools and messages: a use of the tools, ordinary questions while they are on offer, or both."""
+    if rng.random() < THINKING_SHARE:
+        return tool_conversation(rng, thinks=True)
+    tools, messages = tool_conversation(rng)
+    # A sum is for the tool where there is one, and so may be what the model does not know.
+    counts = any(tool["function"]["name"] in CALCULATORS for tool in tools)
+    left_out: set[Topic] = {unknown.unknown, numbers.arithmetic} if counts else {unknown.unknown}
+    topics = [each for each in TOPICS if each[0] not in left_out]
+    chance = rng.random()
+    if chance < 0.25:
+        return tools, as_messages(exchanges(rng, rng.choice([1, 1, 2]), topics))
+    if chance < 0.4:
+        extra = as_messages(exchanges(rng, 1, topics))
+        first = rng.random() < 0.5 or "tool_calls" in messages[-1]
+        return tools, extra + messages if first else messages + extra
+    return tools, messages
+
+
 def conversation(rng: Random) -> Conversation:
-    """Draw one conversation: with or without system message, tools and earlier turns."""
+    """Draw one conversation: with or without system message, tools, reasoning and earlier turns."""
     tools: list[Tool] = []
-    messages: list[Message] = []
-    if rng.random() < 0.13:
-        tools, messages = structured.tool_conversation(rng)
-        if rng.random() < 0.25:
-            extra = as_messages(exchanges(rng, 1))
-            # An ordinary question while tools are on offer, before or after the tool's turn.
-            messages = (
-                extra + messages if rng.random() < 0.5 or messages[-1]["content"] == "" else messages + extra
-            )
-        elif rng.random() < 0.25:
-            messages = as_messages(exchanges(rng, 1))
+    if rng.random() < TOOL_SHARE:
+        tools, messages = with_tools(rng)
+    elif rng.random() < THINKING_SHARE:
+        messages = thinking_messages(rng)
     else:
         messages = as_messages(exchanges(rng, rng.choice(NUM_TURNS)))
     if rng.random() < 0.3:

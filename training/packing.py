@@ -11,8 +11,9 @@ from tokenizers import Tokenizer
 
 ROW_TOKENS = 448
 NUM_OPEN_ROWS = 16
-# The user's words carry a little weight: they teach the embedding, but are not what the model is for.
-USER_WEIGHT = 0.1
+# The user's words and the definitions of tools carry very little weight: they are hard to foresee, so their
+# gradients would drown those of the answers, but they teach the embedding.
+USER_WEIGHT = 0.02
 
 
 @dataclass(slots=True)
@@ -46,14 +47,18 @@ def require_id(tokenizer: Tokenizer, token: str) -> int:
 
 
 def token_weights(tokens: list[int], tokenizer: Tokenizer) -> list[float]:
-    """Return 1 for each token that the assistant writes, with its end mark, and USER_WEIGHT elsewhere."""
+    """Return 1 for each token that the assistant writes, with its end mark, and USER_WEIGHT elsewhere.
+
+    The mark that begins its reasoning has no weight: the template writes it, the model never should.
+    """
     start, end = require_id(tokenizer, "<|im_start|>"), require_id(tokenizer, "<|im_end|>")
     header = tokenizer.encode("<|im_start|>assistant\n").ids
     weights = [USER_WEIGHT] * len(tokens)
+    think = tokenizer.token_to_id("<think>")
     speaking = False
     for i, token in enumerate(tokens):
         if speaking:
-            weights[i] = 1.0
+            weights[i] = 0.0 if token == think else 1.0
         if token == end:
             speaking = False
         if tokens[i + 1 - len(header) : i + 1] == header and token != start:

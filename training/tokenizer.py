@@ -14,9 +14,9 @@ from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers, 
 
 from training.corpus import Conversation
 
-# Control tokens are skipped by detokenisers; the tool marks are text that a tool parser has to see.
+# Control tokens are skipped by detokenisers; marks are text that parsers of tool calls and reasoning see.
 CONTROL_TOKENS = ["<|endoftext|>", "<|im_start|>", "<|im_end|>", "<|pad|>"]
-TOOL_TOKENS = ["<tool_call>", "</tool_call>", "<tool_response>", "</tool_response>"]
+MARKS = ["<think>", "</think>", "<tool_call>", "</tool_call>", "<tool_response>", "</tool_response>"]
 VOCAB_SIZE = 2048
 MAX_TOKENS = 2048
 TEMPLATE_FILE = Path(__file__).with_name("chat_template.jinja")
@@ -29,12 +29,15 @@ def chat_template() -> Template:
     return environment.from_string(TEMPLATE_FILE.read_text(encoding="utf-8"))
 
 
-def render(conversation: Conversation, add_generation_prompt: bool = False) -> str:
+def render(
+    conversation: Conversation, add_generation_prompt: bool = False, enable_thinking: bool = False
+) -> str:
     """Return a conversation as the text that the model sees."""
     return chat_template().render(
         messages=conversation.messages,
         tools=conversation.tools or None,
         add_generation_prompt=add_generation_prompt,
+        enable_thinking=enable_thinking,
     )
 
 
@@ -47,15 +50,39 @@ def train_tokenizer(texts: Iterable[str], vocab_size: int = VOCAB_SIZE) -> Token
     )
     tokenizer.decoder = decoders.ByteLevel()
     trainer = trainers.BpeTrainer(
-        vocab_size=vocab_size - len(TOOL_TOKENS),
+        vocab_size=vocab_size - len(MARKS),
         min_frequency=2,
         show_progress=False,
         special_tokens=CONTROL_TOKENS,
         initial_alphabet=sorted(pre_tokenizers.ByteLevel.alphabet()),
     )
     tokenizer.train_from_iterator(texts, trainer)
-    tokenizer.add_tokens([AddedToken(token, special=False, normalized=False) for token in TOOL_TOKENS])
+    add_marks(tokenizer)
     return tokenizer
+
+
+def add_marks(tokenizer: Tokenizer) -> None:
+    """Add the marks as tokens after all others."""
+    tokenizer.add_tokens([AddedToken(token, special=False, normalized=False) for token in MARKS])
+
+
+def with_marks(tokenizer: Tokenizer) -> Tokenizer:
+    """Return a tokenizer of the same size that has all marks; the last merges make room for those it lacks.
+
+    Nothing is built on the last merges, so other tokens keep their ids if the new marks are the first ones.
+    """
+    missing = [mark for mark in MARKS if tokenizer.token_to_id(mark) is None]
+    if not missing:
+        return tokenizer
+    state = json.loads(tokenizer.to_str())
+    state["added_tokens"] = [entry for entry in state["added_tokens"] if entry["content"] not in MARKS]
+    model = state["model"]
+    last = len(model["vocab"]) - len(missing)
+    model["vocab"] = {token: token_id for token, token_id in model["vocab"].items() if token_id < last}
+    model["merges"] = [pair for pair in model["merges"] if "".join(pair) in model["vocab"]]
+    out = Tokenizer.from_str(json.dumps(state))
+    add_marks(out)
+    return out
 
 
 def tokenizer_config(tokenizer: Tokenizer) -> dict[str, Any]:
@@ -69,7 +96,7 @@ def tokenizer_config(tokenizer: Tokenizer) -> dict[str, Any]:
             "single_word": False,
             "special": token in CONTROL_TOKENS,
         }
-        for token in CONTROL_TOKENS + TOOL_TOKENS
+        for token in CONTROL_TOKENS + MARKS
     }
     return {
         "tokenizer_class": "PreTrainedTokenizerFast",

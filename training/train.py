@@ -18,7 +18,7 @@ from training.checkpoint import load_progress, model_config, save_model, save_pr
 from training.corpus import conversations
 from training.optimizer import Optimizer
 from training.packing import ROW_TOKENS, Row, pack, stack
-from training.tokenizer import render, save_tokenizer, train_tokenizer
+from training.tokenizer import render, save_tokenizer, train_tokenizer, with_marks
 
 TOKENIZER_TEXTS = 20_000
 SAVE_EVERY = 100
@@ -37,6 +37,7 @@ class Options:
     seed: int
     threads: int
     resume: bool
+    start: Path | None
 
 
 def parse_options() -> Options:
@@ -54,6 +55,9 @@ def parse_options() -> Options:
     parser.add_argument("--seed", type=int, default=7)
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--resume", action="store_true", help="go on from the progress in --scratch")
+    parser.add_argument(
+        "--start", type=Path, help="begin with the weights and the tokenizer of this checkpoint"
+    )
     return Options(**vars(parser.parse_args()))
 
 
@@ -115,13 +119,23 @@ def train(model: LlamaForCausalLM, all_rows: list[Row], options: Options) -> Non
 
 
 def make_tokenizer(options: Options) -> Tokenizer:
-    """Train the tokenizer, or load the one that the progress to resume from was made with."""
+    """Train the tokenizer, or load the one that goes with the weights that the run begins with."""
     stored = options.scratch / "tokenizer.json"
     if options.resume and stored.exists():
         return Tokenizer.from_file(str(stored))
-    tokenizer = train_tokenizer(render(item) for item in conversations(options.seed, TOKENIZER_TEXTS))
+    if options.start is not None:
+        tokenizer = with_marks(Tokenizer.from_file(str(options.start / "tokenizer.json")))
+    else:
+        tokenizer = train_tokenizer(render(item) for item in conversations(options.seed, TOKENIZER_TEXTS))
     save_tokenizer(tokenizer, options.scratch)
     return tokenizer
+
+
+def make_model(options: Options) -> LlamaForCausalLM:
+    """Return the model in fp32: a new one, or that of the checkpoint to begin with."""
+    if options.start is None:
+        return LlamaForCausalLM(model_config())
+    return LlamaForCausalLM.from_pretrained(options.start, dtype=torch.float32)
 
 
 def main() -> None:
@@ -132,7 +146,7 @@ def main() -> None:
     for folder in (options.out, options.scratch):
         folder.mkdir(parents=True, exist_ok=True)
     tokenizer = make_tokenizer(options)
-    model = LlamaForCausalLM(model_config())
+    model = make_model(options)
     train(model, rows(options, tokenizer), options)
     save_tokenizer(tokenizer, options.out)
     save_model(model, options.out)

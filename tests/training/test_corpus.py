@@ -9,10 +9,14 @@ from random import Random
 
 import pytest
 
-from training import facts, numbers, places, structured, unknown
+from training import facts, numbers, places, unknown
 from training.corpus import TOPICS, Conversation, conversations
 from training.definitions import DEFINITIONS
+from training.json_answers import extraction, json_answer
 from training.questions import FIRST_QUESTIONS, HELD_OUT, HELD_OUT_KEYS, normalise
+from training.tools.dialogue import CANNOT, tool_conversation
+from training.tools.questions import HELD_OUT_TOOL_KEYS
+from training.trials import arguments_of
 from training.wide_questions import wide_questions
 
 SAMPLE = 3000
@@ -34,7 +38,7 @@ def test_another_seed_makes_other_text(sample: list[Conversation]) -> None:
 
 def test_held_out_questions_never_occur(sample: list[Conversation]) -> None:
     turns = {normalise(turn) for conversation in sample for turn in conversation.user_turns()}
-    assert not turns & HELD_OUT_KEYS
+    assert not turns & (HELD_OUT_KEYS | HELD_OUT_TOOL_KEYS)
 
 
 def test_a_topic_that_draws_a_held_out_question_is_dropped(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -113,16 +117,21 @@ def test_what_the_model_defines_is_not_also_refused() -> None:
 def test_json_answers_parse() -> None:
     rng = Random(4)
     for _ in range(300):
-        assert isinstance(json.loads(structured.json_answer(rng)[0].answer), dict)
+        for topic in (json_answer, extraction):
+            assert isinstance(json.loads(topic(rng)[0].answer), dict)
 
 
 def test_tool_calls_name_a_tool_on_offer_with_its_own_parameters() -> None:
     rng = Random(5)
-    for _ in range(300):
-        tools, messages = structured.tool_conversation(rng)
+    for i in range(300):
+        tools, messages = tool_conversation(rng, thinks=i % 3 == 0)
         offered = {tool["function"]["name"]: tool["function"]["parameters"]["properties"] for tool in tools}
+        assert len(offered) == len(tools)
+        if "tool_calls" not in messages[1]:
+            assert messages[1]["content"] == CANNOT
+            continue
         for call in messages[1]["tool_calls"]:
-            assert set(call["function"]["arguments"]) == set(offered[call["function"]["name"]])
+            assert list(arguments_of(call["function"])) == list(offered[call["function"]["name"]])
 
 
 def test_the_wide_list_is_large_fixed_and_avoids_the_held_out_questions() -> None:

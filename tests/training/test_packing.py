@@ -6,7 +6,7 @@ import pytest
 from tokenizers import Tokenizer
 
 from training.corpus import Conversation, conversations
-from training.packing import ROW_TOKENS, USER_WEIGHT, pack, stack, token_weights
+from training.packing import ROW_TOKENS, USER_WEIGHT, pack, require_id, stack, token_weights
 from training.tokenizer import render, train_tokenizer
 
 
@@ -25,6 +25,14 @@ def test_only_the_assistants_words_and_its_end_mark_count_fully(tokenizer: Token
     spoken = [token for token, weight in zip(tokens, weights, strict=True) if weight == 1.0]
     assert tokenizer.decode(spoken, skip_special_tokens=False) == "Hello!<|im_end|>"
     assert set(weights) == {1.0, USER_WEIGHT}
+
+
+def test_the_mark_that_begins_reasoning_is_not_learned_but_what_follows_is(tokenizer: Tokenizer) -> None:
+    tokens = tokenizer.encode("<|im_start|>assistant\n<think>\nHm.\n</think>\nYes.<|im_end|>").ids
+    weights = token_weights(tokens, tokenizer)
+    think = tokens.index(require_id(tokenizer, "<think>"))
+    assert weights[think] == 0.0
+    assert set(weights[think + 1 :]) == {1.0}
 
 
 def test_rows_are_full_length_with_one_segment_per_conversation(tokenizer: Tokenizer) -> None:

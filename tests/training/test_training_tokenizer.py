@@ -11,11 +11,12 @@ from tokenizers import Tokenizer
 from training.corpus import Conversation, conversations
 from training.tokenizer import (
     CONTROL_TOKENS,
+    MARKS,
     TEMPLATE_FILE,
-    TOOL_TOKENS,
     render,
     tokenizer_config,
     train_tokenizer,
+    with_marks,
 )
 
 TOOL: dict[str, Any] = {
@@ -69,12 +70,29 @@ def test_digits_stand_alone(tokenizer: Tokenizer) -> None:
     assert tokenizer.encode("2048").tokens == ["2", "0", "4", "8"]
 
 
-def test_control_tokens_have_the_first_ids_and_the_tool_marks_the_last(tokenizer: Tokenizer) -> None:
+def test_control_tokens_have_the_first_ids_and_the_marks_the_last(tokenizer: Tokenizer) -> None:
     assert [tokenizer.token_to_id(token) for token in CONTROL_TOKENS] == [0, 1, 2, 3]
-    assert [tokenizer.token_to_id(token) for token in TOOL_TOKENS] == [596, 597, 598, 599]
+    assert [tokenizer.token_to_id(token) for token in MARKS] == [594, 595, 596, 597, 598, 599]
 
 
-def test_detokenising_keeps_the_tool_marks_and_drops_the_control_tokens(tokenizer: Tokenizer) -> None:
+def test_a_tokenizer_without_the_marks_of_reasoning_gets_them_for_its_last_merges(
+    tokenizer: Tokenizer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    texts = [render(item) for item in conversations(1, 300)]
+    with monkeypatch.context() as patch:
+        patch.setattr("training.tokenizer.MARKS", MARKS[2:])
+        older = train_tokenizer(texts, vocab_size=600)
+    assert older.token_to_id("<think>") is None
+    assert with_marks(older).get_vocab() == tokenizer.get_vocab()
+    text = "<think>\nIt is sunny.\n</think>\n"
+    assert with_marks(older).encode(text).ids == tokenizer.encode(text).ids
+
+
+def test_a_tokenizer_with_all_marks_stays_as_it_is(tokenizer: Tokenizer) -> None:
+    assert with_marks(tokenizer) is tokenizer
+
+
+def test_detokenising_keeps_the_marks_and_drops_the_control_tokens(tokenizer: Tokenizer) -> None:
     ids = tokenizer.encode("<tool_call>\n{}\n</tool_call><|im_end|>").ids
     assert tokenizer.decode(ids) == "<tool_call>\n{}\n</tool_call>"
 
@@ -117,4 +135,4 @@ def test_the_configuration_names_a_class_that_every_reader_has(tokenizer: Tokeni
     config = tokenizer_config(tokenizer)
     assert config["tokenizer_class"] == "PreTrainedTokenizerFast"
     assert config["eos_token"] == "<|im_end|>"
-    assert len(config["added_tokens_decoder"]) == len(CONTROL_TOKENS) + len(TOOL_TOKENS)
+    assert len(config["added_tokens_decoder"]) == len(CONTROL_TOKENS) + len(MARKS)
