@@ -86,6 +86,10 @@ def make_grammar(query: dict[str, Any], vocabulary: dict[str, Any]) -> str:
     if matcher.is_error():
         raise _refusal(matcher.get_error(), builder)
     _check_start(matcher)
+    if kind == "grammar" and reasoning is not None:
+        # The reasoning has a first token even if nothing can follow it.
+        alone = GrammarBuilder(special, None).build(kind, value, None, None, None)
+        _check_start(LLMatcher(tokenizer, alone, log_level=0))
     return text
 
 

@@ -274,6 +274,15 @@ async def test_a_budget_is_kept_where_the_prompt_has_closed_the_reasoning(
     assert not calls
 
 
+@pytest.mark.parametrize("reasoning", [None, Reasoning("<think>", "</think>", is_open=False)], ids=str)
+async def test_a_grammar_that_no_text_fits_is_refused_behind_reasoning_too(
+    checker: GrammarChecker, assets: ModelAssets, reasoning: Reasoning | None
+) -> None:
+    context = GrammarContext("", reasoning)
+    with pytest.raises(InvalidRequestError, match="no text fits it"):
+        await checker.resolve(SamplingParams(grammar="start: start"), context, assets)
+
+
 async def test_a_budget_that_cannot_be_held_is_refused(
     checker: GrammarChecker, assets: ModelAssets, thinking: MakeThinking
 ) -> None:
