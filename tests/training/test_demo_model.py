@@ -13,9 +13,11 @@ from tokenizers import Tokenizer
 from transformers import AutoTokenizer, GenerationConfig, LlamaForCausalLM
 
 from training.corpus import Conversation
-from training.evaluate import answer, ask, score
+from training.evaluate import answer, ask, score, score_trials
 from training.questions import FIRST_QUESTIONS, HELD_OUT, is_right
 from training.tokenizer import TEMPLATE_FILE, render
+from training.tools.questions import HELD_OUT_TOOLS
+from training.trials import ends_with, tool_trials
 
 FOLDER = Path(__file__).parents[2] / "engine_core" / "demo_model"
 MAX_BYTES = 16 * 1024 * 1024
@@ -90,10 +92,12 @@ def test_generation_stops_at_the_end_of_a_turn_or_text(tokenizer: Tokenizer) -> 
     assert ends == [tokenizer.token_to_id("<|im_end|>"), tokenizer.token_to_id("<|endoftext|>")]
 
 
-def test_transformers_and_plain_jinja_write_the_same_prompt(tokenizer: Tokenizer) -> None:
+@pytest.mark.parametrize("thinks", [False, True])
+def test_transformers_and_plain_jinja_write_the_same_prompt(tokenizer: Tokenizer, thinks: bool) -> None:
     auto = AutoTokenizer.from_pretrained(FOLDER)
-    text = auto.apply_chat_template(MESSAGES, tools=[WEATHER], add_generation_prompt=True, tokenize=False)
-    assert text == render(Conversation(MESSAGES, [WEATHER]), add_generation_prompt=True)
+    options: dict[str, Any] = {"add_generation_prompt": True, "enable_thinking": thinks}
+    text = auto.apply_chat_template(MESSAGES, tools=[WEATHER], tokenize=False, **options)
+    assert text == render(Conversation(MESSAGES, [WEATHER]), **options)
     assert auto(text)["input_ids"] == tokenizer.encode(text).ids
 
 
@@ -124,6 +128,35 @@ def test_a_tool_on_offer_is_called_and_its_result_told(model: LlamaForCausalLM, 
     assert json.loads(body) == {"name": "get_weather", "arguments": {"location": "Paris"}}
     told = answer(model, tokenizer, Conversation(MESSAGES, [WEATHER]))
     assert told == "It is sunny and 18 degrees in Paris."
+
+
+def test_at_least_eighteen_of_twenty_unseen_tool_questions_are_answered_right(
+    model: LlamaForCausalLM, tokenizer: Tokenizer
+) -> None:
+    right, wrong = score_trials(model, tokenizer, tool_trials(HELD_OUT_TOOLS))
+    assert len(HELD_OUT_TOOLS) == 20
+    assert right >= 18, wrong
+
+
+def test_values_of_a_sentence_are_written_as_json(model: LlamaForCausalLM, tokenizer: Tokenizer) -> None:
+    said = "Anna is 31 years old and lives in Oslo."
+    text = ask(model, tokenizer, f"{said} Give me the name, age and city as JSON.")
+    assert json.loads(text) == {"name": "Anna", "age": 31, "city": "Oslo"}
+
+
+def test_it_thinks_when_asked_to_and_not_otherwise(model: LlamaForCausalLM, tokenizer: Tokenizer) -> None:
+    conversation = Conversation([{"role": "user", "content": "What is the capital of France?"}])
+    text = answer(model, tokenizer, conversation, enable_thinking=True)
+    assert text.startswith("The user asks about a capital.")
+    assert ends_with("The capital of France is Paris.", text)
+    assert answer(model, tokenizer, conversation) == "The capital of France is Paris."
+
+
+def test_it_thinks_about_sums_column_by_column(model: LlamaForCausalLM, tokenizer: Tokenizer) -> None:
+    conversation = Conversation([{"role": "user", "content": "What is 47 plus 38?"}])
+    text = answer(model, tokenizer, conversation, enable_thinking=True)
+    assert text.startswith("Ones: 7 plus 8 is 15. Tens: ")
+    assert "</think>\n47 plus 38 is " in text
 
 
 def test_a_name_given_earlier_is_remembered(model: LlamaForCausalLM, tokenizer: Tokenizer) -> None:

@@ -114,6 +114,29 @@ def test_the_prompt_is_chatml_with_tools_calls_and_results() -> None:
     )
 
 
+def test_reasoning_is_begun_by_the_prompt_only_when_it_is_asked_for() -> None:
+    asked = Conversation(MESSAGES[-1:])
+    plain = render(asked, add_generation_prompt=True)
+    assert plain.endswith("<|im_start|>assistant\n")
+    assert render(asked, add_generation_prompt=True, enable_thinking=True) == plain + "<think>\n"
+
+
+def test_reasoning_is_shown_until_the_next_question() -> None:
+    thought: dict[str, Any] = {
+        "role": "assistant",
+        "content": "",
+        "tool_calls": [CALL],
+        "reasoning_content": "Hm.",
+    }
+    asked: list[dict[str, Any]] = [
+        {"role": "user", "content": "Paris?"},
+        thought,
+        {"role": "tool", "content": "sunny"},
+    ]
+    assert "<|im_start|>assistant\n<think>\nHm.\n</think>\n<tool_call>" in render(Conversation(asked))
+    assert "Hm." not in render(Conversation([*asked, {"role": "user", "content": "And?"}]))
+
+
 def test_arguments_may_be_a_json_string_as_in_the_openai_api() -> None:
     as_text = {"type": "function", "function": {"name": "get_weather", "arguments": '{"city": "Paris"}'}}
     one = [*MESSAGES[:2], {"role": "assistant", "content": "", "tool_calls": [CALL]}]

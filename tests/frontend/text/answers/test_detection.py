@@ -137,10 +137,10 @@ def test_without_a_template_nothing_is_known() -> None:
     assert find_formats([], ["<tool_call>"]) == AnswerFormats()
 
 
-def test_the_demo_model_makes_tool_calls_and_does_not_think() -> None:
+def test_the_demo_model_makes_tool_calls_and_thinks() -> None:
     info = msgspec.structs.replace(MODEL, path=str(DEMO_MODEL))
     assert Path(info.path).is_dir()
-    assert names(load_model_assets(info).answer_formats) == ("hermes", None)
+    assert names(load_model_assets(info).answer_formats) == ("hermes", "think")
 
 
 @pytest.mark.parametrize("name", [*dict.fromkeys(each.name for each in TOOL_FORMATS), PLAIN_JSON.name])

@@ -286,12 +286,12 @@ async def test_a_grammar_that_no_text_fits_is_refused_behind_reasoning_too(
 async def test_a_budget_that_cannot_be_held_is_refused(
     checker: GrammarChecker, assets: ModelAssets, thinking: MakeThinking
 ) -> None:
-    context = GrammarContext("", Reasoning("<think>", "</think>", is_open=True))
+    context = GrammarContext("", Reasoning("<thought>", "</thought>", is_open=True))
     params = SamplingParams(thinking_token_budget=2)
     with pytest.raises(InvalidRequestError, match="no tokens of their own") as caught:
         await checker.resolve(params, context, assets)
     assert (caught.value.param, caught.value.code) == ("thinking_token_budget", "unsupported_parameter")
-    own, _, _ = thinking(("<think>", "</think>"), True)
+    own, _, _ = thinking(("<thought>", "</thought>"), True)
     with pytest.raises(InvalidRequestError, match="excludes a grammar") as caught:
         await checker.resolve(SamplingParams(thinking_token_budget=2, grammar='start: "a"'), context, own)
     assert (caught.value.param, caught.value.code) == ("thinking_token_budget", "unsupported_parameter")
