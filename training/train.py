@@ -38,6 +38,7 @@ class Options:
     threads: int
     resume: bool
     start: Path | None
+    device: str
 
 
 def parse_options() -> Options:
@@ -58,6 +59,7 @@ def parse_options() -> Options:
     parser.add_argument(
         "--start", type=Path, help="begin with the weights and the tokenizer of this checkpoint"
     )
+    parser.add_argument("--device", default="cpu", help="that computes: cpu or cuda")
     return Options(**vars(parser.parse_args()))
 
 
@@ -71,10 +73,10 @@ def rows(options: Options, tokenizer: Tokenizer) -> list[Row]:
 
 def loss_of(model: LlamaForCausalLM, batch: list[Row]) -> torch.Tensor:
     """Return the weighted cross entropy of the next token; attention stays within a conversation."""
-    tokens, weights, segments = (torch.from_numpy(array) for array in stack(batch))
+    tokens, weights, segments = (torch.from_numpy(array).to(model.device) for array in stack(batch))
     same = segments[:, :, None] == segments[:, None, :]
     mask = torch.tril(same)[:, None]
-    with torch.autocast("cpu", torch.bfloat16):
+    with torch.autocast(model.device.type, torch.bfloat16):
         logits = model(tokens, attention_mask=mask, use_cache=False).logits
     # The first token of a conversation follows from nothing, so the step across a border has no weight.
     keep = weights[:, 1:] * (segments[:, 1:] == segments[:, :-1])
@@ -103,8 +105,10 @@ def train(model: LlamaForCausalLM, all_rows: list[Row], options: Options) -> Non
         loss.backward()  # type: ignore[no-untyped-call]
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         optimizer.step(step)
-        mean = loss.item() if step == first else 0.95 * mean + 0.05 * loss.item()
         done = step + 1
+        if done == first + 1 or done % LOG_EVERY == 0:
+            # Read seldom: a GPU would be waited for.
+            mean = loss.item() if done == first + 1 else 0.5 * mean + 0.5 * loss.item()
         if done % LOG_EVERY == 0:
             speed = (done - first) / (time.monotonic() - began)
             num_tokens = options.batch * ROW_TOKENS
@@ -146,7 +150,7 @@ def main() -> None:
     for folder in (options.out, options.scratch):
         folder.mkdir(parents=True, exist_ok=True)
     tokenizer = make_tokenizer(options)
-    model = make_model(options)
+    model = make_model(options).to(options.device)
     train(model, rows(options, tokenizer), options)
     save_tokenizer(tokenizer, options.out)
     save_model(model, options.out)
