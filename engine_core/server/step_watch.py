@@ -5,8 +5,9 @@
     LATE_TIMES, and at least LATE_S                             the workers count as lost
     --step-timeout, whatever is expected                        the same, by the executor
 
-Nothing is expected before the first steps have been seen. A time in which the engine itself stood still, as
-everything does on a machine that is suspended, is not counted: what the workers sent meanwhile is read first.
+Nothing is expected before the first steps have been seen: then the workers count as lost if one has been
+stopped by a signal for LATE_S. A time in which the engine itself stood still, as everything does on a machine
+that is suspended, is not counted: what the workers sent meanwhile is read first.
 """
 
 from __future__ import annotations
@@ -39,6 +40,8 @@ class StepWatch:
         self._executor = executor
         self._clock = clock
         self._last_look_s = clock.monotonic()
+        # Since when a worker has been seen stopped in a step of which nothing was expected.
+        self._stopped_since_s = NEVER
 
     def next_due_s(self, engine: EngineCore) -> float:
         """Return the time by which look() has to be called again; inf when nothing is due."""
@@ -59,8 +62,8 @@ class StepWatch:
             pause_s = min(round_s, now_s - times.begin_s)
             times.discount(pause_s)
             self._executor.discount(pause_s)
-        if now_s - times.begin_s >= LATE_S:
-            self._check(times, now_s - times.begin_s)
+        if now_s - times.begin_s >= LOOK_S:
+            self._check(times, now_s)
 
     def stalled(self, engine: EngineCore) -> str:
         """Say why no step can end at the moment; "" if one can."""
@@ -76,14 +79,20 @@ class StepWatch:
             return ""
         return f"step {times.oldest_step} has taken {age_s:.1f} s so far, {expected_s:.3f} s were expected"
 
-    def _check(self, times: StepTimes, age_s: float) -> None:
+    def _check(self, times: StepTimes, now_s: float) -> None:
         expected_s = times.expected_s()
         if expected_s is None:
-            return
-        limit_s = max(LATE_S, LATE_TIMES * expected_s)
-        if age_s >= limit_s:
+            begin_s, limit_s = max(times.begin_s, self._stopped_from(now_s)), LATE_S
+        else:
+            begin_s, limit_s = times.begin_s, max(LATE_S, LATE_TIMES * expected_s)
+        if now_s - begin_s >= limit_s:
             stopped = self._executor.stopped()
             raise WorkerError(
                 f"{self._executor.owing()} did not finish step {times.oldest_step} within {limit_s:.3g} s"
                 + (f"; stopped by a signal: {stopped}" if stopped else "")
             )
+
+    def _stopped_from(self, now_s: float) -> float:
+        """Return since when a worker has been stopped, as far as was seen; inf if none is."""
+        self._stopped_since_s = min(self._stopped_since_s, now_s) if self._executor.stopped() else NEVER
+        return self._stopped_since_s

@@ -121,6 +121,22 @@ def test_nothing_is_expected_of_the_first_steps() -> None:
     assert bench.watch.stalled(bench.engine) == ""
 
 
+def test_a_worker_that_is_stopped_in_a_first_step_is_lost_all_the_same() -> None:
+    bench = Bench(0.1, num_steps=0)
+    bench.wait(50.0)
+    bench.executor.stopped_ranks = "the worker"
+    bench.wait(LATE_S - LOOK_S)
+    # It goes on, and is stopped once more.
+    bench.executor.stopped_ranks = ""
+    bench.wait(LOOK_S)
+    bench.executor.stopped_ranks = "the worker"
+    bench.wait(LATE_S)
+    with pytest.raises(
+        WorkerError, match="did not finish step 1 within 2 s; stopped by a signal: the worker"
+    ):
+        bench.wait(LOOK_S)
+
+
 def test_a_prompt_is_given_the_time_of_prompts() -> None:
     bench = Bench(0.2, num_steps=1)
     expected_s = bench.engine.step_times.expected_s()
