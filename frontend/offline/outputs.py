@@ -133,8 +133,9 @@ def _add_logprobs(
     if completion.logprobs is None:
         completion.logprobs, completion.cumulative_logprob = [], 0.0
     completion.logprobs += [_position(entry, tokenizer) for entry in entries]
-    added = sum(entry.logprob for entry in entries)
-    completion.cumulative_logprob = (completion.cumulative_logprob or 0.0) + added
+    # One by one, so that the last bit does not depend on which tokens came together.
+    for entry in entries:
+        completion.cumulative_logprob = (completion.cumulative_logprob or 0.0) + entry.logprob
 
 
 def _position(entry: TokenLogprob, tokenizer: Tokenizer | None) -> PositionLogprobs:
