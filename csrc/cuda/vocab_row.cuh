@@ -29,7 +29,7 @@ struct VocabMemory {
   FoundBin found[2];  // by turns: others still read the one before
   uint64_t cut;
   int32_t num_listed;
-  // Other blocks of the cluster read 16 bytes of these at once.
+  // Other blocks of the cluster read these word by word.
   alignas(16) uint64_t weights[kVocabBins];
   alignas(16) uint32_t counts[kVocabBins];
 };

@@ -169,10 +169,12 @@ def _reachable(place: str) -> str:
 
 
 def _curl(url: str, uds: str, model: str, has_api_key: bool, embeds: bool) -> str:
-    body: dict[str, object] = {"model": model, "messages": [{"role": "user", "content": "Hello!"}]}
+    body: dict[str, object]
     if embeds:
-        body = {"model": model, "input": "Hello!"}
-    path = "embeddings" if embeds else "chat/completions"
+        path, body = "embeddings", {"model": model, "input": "Hello!"}
+    else:
+        messages = [{"role": "user", "content": "Hello!"}]
+        path, body = "chat/completions", {"model": model, "messages": messages}
     words = ["curl", *(["--unix-socket", uds] if uds else []), f"{url}/v1/{path}"]
     words += ["-H", "Content-Type: application/json"]
     text = shlex.join(words)

@@ -8,6 +8,9 @@ from dataclasses import dataclass, field
 from splitserve.engine_core.sampling_params import SamplingParams
 from splitserve.frontend.text.grammar.context import NO_CONTEXT, GrammarContext
 
+# A vector takes the computation of its prompt and no token.
+POOLING_SAMPLING = SamplingParams(max_tokens=0, temperature=0.0, detokenize=False)
+
 
 @dataclass(slots=True, frozen=True)
 class GenerationRequest:
@@ -27,7 +30,7 @@ class GenerationRequest:
             the name.
         kept_ids: special tokens that are shown in the text although special tokens are skipped.
         grammar_context: of the structured outputs or the grammar of `sampling`.
-        pools: the prompt's vector is wanted instead of text; `sampling` has n and max_tokens 1 and 0.
+        pools: the prompt's vector is wanted instead of text; `sampling` is POOLING_SAMPLING.
         continues: part of a client's request that has run already, see AddRequest.
     """
 

@@ -18,6 +18,7 @@ from splitserve.engine_core.sampling_params import MAX_LOGPROBS, SamplingParams
 from splitserve.engine_core.sequence_sampling import MAX_STEP_LOGPROBS
 from splitserve.engine_core.settings.checks import check_range
 from splitserve.engine_core.settings.setting import Value
+from splitserve.frontend.engines.generation import POOLING_SAMPLING
 from splitserve.frontend.offline.engine_keywords import engine_keywords, engine_words, shows_keywords
 from splitserve.frontend.offline.job_runner import Job, JobRunner, Out, VectorShape
 from splitserve.frontend.offline.jobs import (
@@ -29,11 +30,7 @@ from splitserve.frontend.offline.jobs import (
     list_prompts,
     read_conversations,
 )
-from splitserve.frontend.offline.outputs import (
-    EmbeddingRequestOutput,
-    PromptInput,
-    RequestOutput,
-)
+from splitserve.frontend.offline.outputs import EmbeddingRequestOutput, PromptInput, RequestOutput
 from splitserve.frontend.offline.params import check_params_of_all, check_priorities
 from splitserve.frontend.offline.progress import GenerationBar, StartBar
 from splitserve.frontend.offline.runner import OfflineRunner
@@ -46,7 +43,6 @@ from splitserve.frontend.unknown_fields import UnknownFields
 
 _MAX_WAITING_TOKENS = 2**40
 _ENGINE_KEYWORDS = engine_keywords()
-_NO_TOKENS = SamplingParams(max_tokens=0, temperature=0.0, detokenize=False)
 
 
 class LLM:
@@ -226,7 +222,7 @@ class LLM:
                 f"normalize must be True, False or None, got {normalize!r}", "normalize"
             )
         many = list_prompts(prompts)
-        options = self._options(_NO_TOKENS, priority, tokenization_kwargs, len(many))
+        options = self._options(POOLING_SAMPLING, priority, tokenization_kwargs, len(many))
         jobs = [PromptJob(prompt, each) for prompt, each in zip(many, options, strict=True)]
         shape = VectorShape(info.embedding_size, size, info.normalizes if normalize is None else normalize)
         return self._run(jobs, use_tqdm, partial(self._jobs.embed, shape=shape))

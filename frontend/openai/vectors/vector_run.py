@@ -9,8 +9,7 @@ from typing import NamedTuple
 from starlette.requests import Request
 
 from splitserve.engine_core.errors import ContextLengthError, EngineRequestError, InvalidRequestError
-from splitserve.engine_core.sampling_params import SamplingParams
-from splitserve.frontend.engines.generation import GenerationRequest, OutputDelta
+from splitserve.frontend.engines.generation import POOLING_SAMPLING, GenerationRequest, OutputDelta
 from splitserve.frontend.engines.served_model import ServedModel
 from splitserve.frontend.engines.stream.engine_generation import Generation
 from splitserve.frontend.metrics.generation_timer import GenerationTimer
@@ -22,7 +21,6 @@ from splitserve.frontend.text.vectors import check_vector
 
 # Enough to fill the engines' batches, and few enough that others find room in their queues.
 INPUTS_PER_GROUP = 512
-_SAMPLING = SamplingParams(max_tokens=0, temperature=0.0, detokenize=False)
 
 
 class VectorInput(NamedTuple):
@@ -65,7 +63,7 @@ class VectorRun:
         self._request = GenerationRequest(
             request_id=answer_id,
             prompt_token_ids=[],
-            sampling=_SAMPLING,
+            sampling=POOLING_SAMPLING,
             priority=body.priority or 0,
             tenant=getattr(request.state, "tenant", ""),
             cache_salt=body.cache_salt or "",

@@ -95,7 +95,7 @@ def test_a_stopped_worker_is_told_of_and_replaced(undisturbed: dict[int, list[in
     with engine_with("slowly") as engine:
         client = streams_in_the_middle(engine)
         client.add(99, [9], max_tokens=4000)
-        # Nothing is overdue as long as nothing is known of the time of decode steps.
+        # The step has to be late compared with others, so that some must have been timed.
         client.stats_when(lambda stats: stats.num_steps > 16)
         stopped = engine.worker()
         stopped.suspend()
