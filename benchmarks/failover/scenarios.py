@@ -94,10 +94,11 @@ def two_engines(*flags: str) -> Start:
     return lambda more: standing(2, 2, *(["--model", more.model] if more.model else []), *flags, *more.words)
 
 
-# All streams are computed again in one step: the simulated model's tokens cost nothing, its steps 2 s each.
+# All streams are computed again in two or three steps, the largest that there are: the simulated model's
+# tokens cost nothing, its steps 2 s each.
 MANY_FLAGS = (
     *("--executor", "simulated", "--simulated-step-ms", "2000", "--max-num-seqs", str(MANY)),
-    *("--max-num-waiting", str(MANY), "--max-num-batched-tokens", str(100 * MANY), "--target-itl-ms", "0"),
+    *("--max-num-waiting", str(MANY), "--max-num-batched-tokens", str(26 * MANY), "--target-itl-ms", "0"),
     *("--num-blocks", str(MANY * 12), "--log-level", "warning", "--log-wait", "0"),
     *("--max-open-requests", str(MANY), "--max-connections", str(2 * MANY)),
 )
