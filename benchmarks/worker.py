@@ -42,7 +42,9 @@ class Result(NamedTuple):
 class Bench:
     """A worker with room for the largest batch."""
 
-    def __init__(self, model: str, threads: int, context: int, enforce_eager: bool) -> None:
+    def __init__(
+        self, model: str, threads: int, context: int, enforce_eager: bool, model_impl: str = "auto"
+    ) -> None:
         # Here and not above, since it loads OpenMP, which reads its environment then.
         from splitserve.worker.worker import Worker
 
@@ -51,6 +53,7 @@ class Bench:
         rows = max(BATCH_SIZES)
         config = WorkerConfig(
             model=model,
+            model_impl=model_impl,
             num_threads=threads,
             max_num_seqs=rows,
             max_num_batched_tokens=context * rows,
@@ -134,6 +137,7 @@ def parse_options(args: Sequence[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--context", type=int, default=256, help="tokens a row holds at the end of decoding")
     parser.add_argument("--steps", type=int, default=100)
     parser.add_argument("--enforce-eager", action="store_true", help="record no decode steps")
+    parser.add_argument("--model-impl", default="auto", help="as of engine-core")
     parser.add_argument("--json", type=Path, help="write the table here too")
     flags = parser.parse_args(args)
     check_context(parser, flags.context, flags.steps)
@@ -144,7 +148,7 @@ def main() -> None:
     flags = parse_options()
     # As worker.cli has it.
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
-    bench = Bench(flags.model, flags.threads, flags.context, flags.enforce_eager)
+    bench = Bench(flags.model, flags.threads, flags.context, flags.enforce_eager, flags.model_impl)
     greedy = SequenceSampling(temperature=0.0, seed=0, ignore_eos=True)
     results = [bench.decode(rows, flags.steps, greedy) for rows in BATCH_SIZES]
     results += [bench.prefill(rows, flags.context // 2, 10) for rows in (1, 8)]

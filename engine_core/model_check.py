@@ -31,7 +31,7 @@ def check_before_start(config: EngineConfig, directory: Path) -> list[str]:
         # Made-up tokens need three fields of config.json, and nothing else.
         simulated_model(str(directory))
         return []
-    model = check_model(directory).limited_to(config.max_model_len)
+    model = check_model(directory, config.model_impl).limited_to(config.max_model_len)
     if config.tokenizer_check:
         check_text_files(directory)
     return _notes(model)

@@ -140,7 +140,7 @@ def make_reference(spec: CheckpointSpec) -> PreTrainedModel:
     with torch.random.fork_rng():
         torch.manual_seed(spec.seed)
         model: PreTrainedModel = model_class(config)
-        _randomise_vectors(model)
+        randomise_vectors(model)
     return model.eval()
 
 
@@ -154,7 +154,7 @@ def load_reference(path: Path, dtype: torch.dtype) -> PreTrainedModel:
     return model.eval()
 
 
-def _randomise_vectors(model: PreTrainedModel) -> None:
+def randomise_vectors(model: torch.nn.Module) -> None:
     """Draw norms and biases too: as ones and zeros they would hide that a loader mixes them up."""
     with torch.no_grad():
         for name, parameter in model.named_parameters():

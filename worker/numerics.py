@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from importlib.metadata import version
+
 import torch
 
 from splitserve.engine_core.process.version import software_version
@@ -24,6 +26,9 @@ def numerics(config: WorkerConfig, loaded: LoadedModel) -> str:
         f"tp{config.tensor_parallel_size}",
         f"pp{config.pipeline_parallel_size}",
     ]
+    if loaded.config.family == "transformers":
+        # Modules of these libraries compute a part of it.
+        parts += [f"transformers-{version('transformers')}", f"torch-{torch.__version__}"]
     # Results of a CPU never depend on the batch.
     if config.batch_invariant or device.name == "cpu":
         parts.append("batch-invariant")

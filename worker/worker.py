@@ -302,7 +302,7 @@ class Worker:
 
 def _read_config(asked: WorkerConfig) -> tuple[ModelConfig, Pooling | None]:
     """Return the config with the context that is served, and how the model makes vectors, if it does."""
-    config = read_model_config(asked.model).limited_to(asked.max_model_len)
+    config = read_model_config(asked.model, asked.model_impl).limited_to(asked.max_model_len)
     pooling = read_pooling(Path(config.path), asked.task, is_bare=is_bare(config.architecture))
     if pooling is not None and pooling.max_tokens:
         config = config.limited_to(min(config.max_model_len, pooling.max_tokens))
@@ -312,7 +312,7 @@ def _read_config(asked: WorkerConfig) -> tuple[ModelConfig, Pooling | None]:
 def _make_graphs(loaded: LoadedModel, caches: ArrivingCaches, batch: InputBatch) -> StepGraphs | None:
     device, backend, mesh = loaded.placement
     # No request of an embedding model decodes.
-    if loaded.pooling is not None:
+    if loaded.pooling is not None or not loaded.model.is_recordable:
         return None
     max_rows = max_logits_rows(device, batch.limits.vocab_size)
     if mesh.stage is not None or (mesh.group is not None and not mesh.group.can_be_captured):

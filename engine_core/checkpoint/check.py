@@ -9,8 +9,12 @@ from splitserve.engine_core.checkpoint.config.model_config import ModelConfig
 from splitserve.engine_core.checkpoint.weight_files import Checkpoint
 
 
-def check_model(directory: Path) -> ModelConfig:
+def check_model(directory: Path, model_impl: str = "auto") -> ModelConfig:
     """Check config.json, generation_config.json, and the headers of all weight files.
+
+    Args:
+        directory: of the checkpoint.
+        model_impl: as for read_model_config.
 
     Whether these are the tensors that the model needs is checked by the worker, which knows the layers, and
     does so before it allocates memory.
@@ -21,6 +25,6 @@ def check_model(directory: Path) -> ModelConfig:
     Raises:
         ModelLoadError: names the file and what is wrong with it.
     """
-    config = read_model_config(directory)
+    config = read_model_config(directory, model_impl)
     with Checkpoint.open(directory):
         return config

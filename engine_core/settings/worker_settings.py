@@ -17,6 +17,7 @@ MAX_SEQUENCE_TOKENS = 2**23
 
 DTYPES = ("auto", "float32", "bfloat16", "float16")
 QUANTIZATIONS = ("none", "int8", "int4")
+MODEL_IMPLS = ("auto", "native", "transformers")
 TASKS = ("auto", "generate", "embed")
 DEVICES = ("auto", "cpu", "cuda")
 ATTENTION_BACKENDS = ("auto", "cpu", "cuda", "flash_attn", "torch")
@@ -64,6 +65,16 @@ class WorkerSettings(Settings, frozen=True, kw_only=True):
             "model",
             choices=TASKS,
             docs=", see [embeddings](embeddings.md)",
+            llm=True,
+        ),
+    ] = "auto"
+    model_impl: Annotated[
+        str,
+        Setting(
+            "whose layers make up the model; auto takes those of transformers where none are native",
+            "model",
+            choices=MODEL_IMPLS,
+            docs=", see [models](models.md#models-of-the-transformers-library)",
             llm=True,
         ),
     ] = "auto"

@@ -20,12 +20,13 @@ class Workspace:
         device: where the buffers live.
 
     Attributes:
+        device: where the buffers live.
         generation: counts buffers made or replaced; while it is unchanged, no buffer has moved.
     """
 
     def __init__(self, dtype: torch.dtype, device: torch.device) -> None:
         self.dtype = dtype
-        self._device = device
+        self.device = device
         self._buffers: dict[str, torch.Tensor] = {}
         self.generation = 0
 
@@ -34,7 +35,7 @@ class Workspace:
         size = rows * columns
         buffer = self._buffers.get(role)
         if buffer is None or buffer.numel() < size:
-            buffer = torch.empty(size, dtype=dtype or self.dtype, device=self._device)
+            buffer = torch.empty(size, dtype=dtype or self.dtype, device=self.device)
             self._buffers[role] = buffer
             self.generation += 1
         return buffer[:size].view(rows, columns)
@@ -46,6 +47,6 @@ class Workspace:
         multiple of the page size.
         """
         is_page_wide = columns * self.dtype.itemsize % _PAGE_BYTES == 0
-        if not is_page_wide or self._device.type != "cpu":
+        if not is_page_wide or self.device.type != "cpu":
             return self.take(role, rows, columns)
         return self.take(role, rows, columns + _LINE_BYTES // self.dtype.itemsize)[:, :columns]

@@ -137,7 +137,7 @@ class DenseParameter(Parameter):
 
     __slots__ = ("_tensor",)
 
-    def __init__(self, shape: tuple[int], parts: Sequence[Part]) -> None:
+    def __init__(self, shape: tuple[int, ...], parts: Sequence[Part]) -> None:
         super().__init__(shape, parts)
         self._tensor: torch.Tensor | None = None
 

@@ -91,6 +91,10 @@ class WeightPlan:
         """Declare a lookup table, never quantised: one checkpoint tensor, or rows of it."""
         return self._declare_rows(Part(name, shape, outputs=rows), "plain")
 
+    def declare(self, parameter: Parameter) -> None:
+        """Declare a parameter of a kind of its own."""
+        self._parameters.append(parameter)
+
     def _declare_rows(self, part: Part, form: WeightForm) -> PackedParameter:
         return self._declare_matrix((part.num_rows, part.shape[1]), [part], form)
 

@@ -19,8 +19,9 @@ class Model(Protocol):
         num_layers: number of KV caches it needs, one per layer of this stage.
         num_kv_heads, head_dim: shape of each token's key and value in every layer, on this rank.
         num_params: parameter count, tied weights counted once.
-        workspace: its activation buffers. Everything a forward pass computes goes through kernels and is
-            stored there, so that the pass can be captured.
+        workspace: its activation buffers.
+        is_recordable: everything that a forward pass computes goes through kernels and is stored in these
+            buffers, so that the pass can be captured.
     """
 
     num_layers: int
@@ -28,6 +29,7 @@ class Model(Protocol):
     head_dim: int
     num_params: int
     workspace: Workspace
+    is_recordable: bool
 
     def forward(
         self,

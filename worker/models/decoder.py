@@ -35,6 +35,8 @@ class Decoder:
         config: sizes, and what differs between the architectures.
     """
 
+    is_recordable = True
+
     def __init__(self, ctx: LayerContext, config: ModelConfig) -> None:
         # Layers with the same parameters share one table.
         rotaries: dict[RopeConfig | None, RotaryEmbedding] = {

@@ -33,6 +33,8 @@ def build(ctx: LayerContext, config: ModelConfig) -> Model:
 class GPT2:
     """Token and position embedding, pre-norm layers, final norm, output head; see models.base.Model."""
 
+    is_recordable = True
+
     def __init__(self, ctx: LayerContext, config: ModelConfig) -> None:
         self._boundary = boundary = StageBoundary(ctx, config.hidden_size)
         layers = boundary.layers(config.num_layers)

@@ -10,12 +10,13 @@ import msgspec
 import torch
 
 from splitserve.engine_core.checkpoint.config.model_config import ModelConfig
+from splitserve.worker.attention.base import AttentionBackend
 from splitserve.worker.device.base import Device
 from splitserve.worker.device.workspace import Workspace
 from splitserve.worker.layers.context import LayerContext
 from splitserve.worker.layers.embedding import HEAD
 from splitserve.worker.layers.weight_plan import WeightPlan
-from splitserve.worker.models import decoder, gpt2
+from splitserve.worker.models import decoder, gpt2, transformers_backend
 from splitserve.worker.models.base import Model
 from splitserve.worker.models.placement import Placement
 from splitserve.worker.ops.quantization import FORMS
@@ -30,17 +31,20 @@ class Family(NamedTuple):
     Attributes:
         build: declares the layers and their weights.
         prefix: prefix of tensor names that a checkpoint of the bare model omits.
-        embedding: name of the token embedding, which the output head may share.
+        embedding: name of the token embedding, which the output head may share; "" if only the model knows.
+        check: of a model whose weights are there, whether it computes what it should.
     """
 
     build: Callable[[LayerContext, ModelConfig], Model]
     prefix: str
     embedding: str
+    check: Callable[[Model, ModelConfig, AttentionBackend], None] | None = None
 
 
 FAMILIES = {
     "decoder": Family(decoder.build, decoder.PREFIX, decoder.EMBEDDING),
     "gpt2": Family(gpt2.build, gpt2.PREFIX, gpt2.EMBEDDING),
+    "transformers": Family(transformers_backend.build, "", "", transformers_backend.check),
 }
 """By ModelConfig.family; the architectures are listed in engine_core/checkpoint/config/architectures.py."""
 
@@ -94,4 +98,6 @@ def load_model(
     if mesh.stage is not None:
         model.num_params = whole.num_params
     loader(config.path, plan, dtype, device, progress)
+    if family.check is not None:
+        family.check(model, config, backend)
     return model

@@ -10,6 +10,7 @@ from typing import NamedTuple
 import msgspec
 
 from splitserve.engine_core.checkpoint.config.common_fields import open_config
+from splitserve.engine_core.checkpoint.config.families.any_decoder import is_causal_name, read_any_decoder
 from splitserve.engine_core.checkpoint.config.families.cohere import read_cohere, read_cohere2
 from splitserve.engine_core.checkpoint.config.families.gemma import read_gemma2, read_gemma3
 from splitserve.engine_core.checkpoint.config.families.glm import read_glm, read_glm4
@@ -74,8 +75,13 @@ _REFUSED = {
 }
 
 
-def read_model_config(directory: str | Path) -> ModelConfig:
+def read_model_config(directory: str | Path, model_impl: str = "auto") -> ModelConfig:
     """Read and check config.json and generation_config.json of a checkpoint directory.
+
+    Args:
+        directory: of the checkpoint.
+        model_impl: whose layers: "native" for those of this project, "transformers" for the library's of that
+            name, "auto" for these where there are no others.
 
     Raises:
         ModelLoadError: names the file and the field that is missing, out of range or not supported, or the
@@ -83,7 +89,7 @@ def read_model_config(directory: str | Path) -> ModelConfig:
     """
     path = Path(directory)
     config = open_config(path)
-    name, architecture = _architecture(config)
+    name, architecture = _architecture(config, model_impl)
     for field, reason in _REFUSED.items():
         if config.has(field):
             raise config.unwanted(field, reason)
@@ -96,7 +102,7 @@ def read_model_config(directory: str | Path) -> ModelConfig:
 
 def is_bare(architecture: str) -> bool:
     """Whether this is the name of an architecture without its output head, as embedding models have it."""
-    return architecture not in ARCHITECTURES
+    return architecture not in ARCHITECTURES and not is_causal_name(architecture)
 
 
 def _find(name: str) -> Architecture | None:
@@ -104,17 +110,24 @@ def _find(name: str) -> Architecture | None:
     return ARCHITECTURES.get(name) or ARCHITECTURES.get(whole)
 
 
-def _architecture(config: Fields) -> tuple[str, Architecture]:
+def _architecture(config: Fields, model_impl: str) -> tuple[str, Architecture]:
     names = config.texts("architectures")
-    for name in names:
-        found = _find(name)
-        if found is not None:
-            _check_model_type(config, name, found.model_type)
-            return name, found
+    if model_impl != "transformers":
+        for name in names:
+            found = _find(name)
+            if found is not None:
+                _check_model_type(config, name, found.model_type)
+                return name, found
+    if model_impl != "native":
+        for name in filter(is_causal_name, names):
+            # Whether it belongs to the name is for the library to say.
+            return name, Architecture(config.text("model_type", ""), read_any_decoder)
     asked = ", ".join(map(repr, names[:4]))[:200] or "none"
     error = config.error("architectures", f"names {asked}, which is not supported")
     # Apart, as what is quoted of a file is cut, and this list is longer.
-    raise ModelLoadError(f"{error}; supported architectures: {', '.join(ARCHITECTURES)}")
+    known = f"supported architectures: {', '.join(ARCHITECTURES)}"
+    others = "; other decoders (...ForCausalLM) are served by --model-impl auto or transformers"
+    raise ModelLoadError(f"{error}; {known}{others}")
 
 
 def _check_model_type(config: Fields, architecture: str, expected: str) -> None:

@@ -141,13 +141,43 @@ def test_a_bad_gpt2_value_is_refused_by_the_name_of_its_field(field: str, value:
         read(tmp_path, GPT2, **{field: value})
 
 
-@pytest.mark.parametrize("asked", [["BloomForCausalLM"], [], None, "LlamaForCausalLM", [1]])
+@pytest.mark.parametrize("asked", [["BertForMaskedLM"], ["BloomModel"], [], None, "LlamaForCausalLM", [1]])
 def test_an_unknown_architecture_is_named_beside_the_supported_ones(asked: object, tmp_path: Path) -> None:
     with pytest.raises(ModelLoadError, match="architectures") as raised:
         read(tmp_path, architectures=asked)
-    if asked == ["BloomForCausalLM"]:
-        assert "BloomForCausalLM" in str(raised.value)
-        assert str(raised.value).endswith(f"supported architectures: {', '.join(ARCHITECTURES)}")
+    if asked == ["BloomModel"]:
+        assert "BloomModel" in str(raised.value)
+        assert f"supported architectures: {', '.join(ARCHITECTURES)};" in str(raised.value)
+
+
+def test_other_decoders_are_left_to_the_transformers_library(tmp_path: Path) -> None:
+    read(tmp_path, architectures=["ArceeForCausalLM"], model_type="arcee")
+    assert read_model_config(tmp_path).family == "transformers"
+    assert read_model_config(tmp_path, "transformers").family == "transformers"
+    with pytest.raises(ModelLoadError, match="ArceeForCausalLM"):
+        read_model_config(tmp_path, "native")
+
+
+def test_the_library_can_be_asked_for_instead_of_native_layers(tmp_path: Path) -> None:
+    assert read(tmp_path).family == "decoder"
+    assert read_model_config(tmp_path, "native").family == "decoder"
+    assert read_model_config(tmp_path, "transformers").family == "transformers"
+
+
+@pytest.mark.parametrize(
+    ("missing", "named"),
+    [
+        ("hidden_size", "hidden_size"),
+        ("num_hidden_layers", "num_hidden_layers"),
+        ("num_attention_heads", "num_attention_heads"),
+        ("max_position_embeddings", "max_position_embeddings"),
+        ("vocab_size", "vocab_size"),
+    ],
+)
+def test_a_decoder_of_the_library_must_name_its_sizes(missing: str, named: str, tmp_path: Path) -> None:
+    write(tmp_path, LLAMA, {"architectures": ["ArceeForCausalLM"], "model_type": "arcee", missing: None})
+    with pytest.raises(ModelLoadError, match=f"{named} is missing"):
+        read_model_config(tmp_path)
 
 
 @pytest.mark.parametrize(

@@ -35,8 +35,14 @@ class Row:
 class Driver:
     """Owns a loaded model, its caches and a pool of blocks in random order."""
 
-    def __init__(self, path: Path, dtype: torch.dtype = torch.float32, quantization: str = "none") -> None:
-        self.config: ModelConfig = read_model_config(path)
+    def __init__(
+        self,
+        path: Path,
+        dtype: torch.dtype = torch.float32,
+        quantization: str = "none",
+        model_impl: str = "auto",
+    ) -> None:
+        self.config: ModelConfig = read_model_config(path, model_impl)
         backend = CpuAttention()
         self.model: Model = load_model(
             self.config, dtype, Placement(CpuDevice(), backend), lambda loaded, total: None, quantization

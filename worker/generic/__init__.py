@@ -1,0 +1,1 @@
+"""Decoders of the transformers library on our kernels and KV cache."""

@@ -1,0 +1,153 @@
+"""Modules that compute with our kernels, in place of the ones that the transformers library built."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Literal
+
+import torch
+from torch import nn
+
+from splitserve.worker.device.base import Device
+from splitserve.worker.layers.mlp import GatedMLP
+from splitserve.worker.layers.parameter import DenseParameter, PackedParameter, Part, Window
+from splitserve.worker.ops.interface import Kernels
+from splitserve.worker.ops.matrix import Matrix
+
+
+class PackedLinear(nn.Module):
+    """x [..., K] -> [..., N].
+
+    Args:
+        ops: of the device.
+        weight: [N, K].
+        bias: [N] or None.
+        dtype: of the result; None for that of x.
+    """
+
+    def __init__(
+        self,
+        ops: Kernels[Matrix],
+        weight: PackedParameter,
+        bias: DenseParameter | None,
+        dtype: torch.dtype | None = None,
+    ) -> None:
+        super().__init__()
+        self._ops = ops
+        self._weight = weight
+        self._bias = bias
+        self._dtype = dtype
+        self.out_features, self.in_features = weight.shape
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """Return x W^T + b."""
+        out = x.new_empty((*x.shape[:-1], self.out_features), dtype=self._dtype or x.dtype)
+        if not x.is_meta:
+            rows = x.reshape(-1, self.in_features)
+            bias = None if self._bias is None else self._bias.tensor
+            self._ops.linear(out.view(-1, self.out_features), rows, self._weight.weight, bias)
+        return out
+
+
+class PackedEmbedding(nn.Module):
+    """Token ids [...] -> [..., H].
+
+    Args:
+        ops: of the device.
+        weight: [V, H].
+        dtype: of the result.
+    """
+
+    def __init__(self, ops: Kernels[Matrix], weight: PackedParameter, dtype: torch.dtype) -> None:
+        super().__init__()
+        self._ops = ops
+        self._weight = weight
+        self._dtype = dtype
+
+    def forward(self, token_ids: torch.Tensor) -> torch.Tensor:
+        """Return the rows of the tokens."""
+        size = self._weight.shape[1]
+        out = torch.empty((*token_ids.shape, size), dtype=self._dtype, device=token_ids.device)
+        if not token_ids.is_meta:
+            self._ops.embedding(out.view(-1, size), token_ids.reshape(-1), self._weight.weight)
+        return out
+
+
+class KernelNorm(nn.Module):
+    """A norm over the last dimension of x [..., H].
+
+    Args:
+        norm: function of out and x, both [T, H].
+    """
+
+    def __init__(self, norm: Callable[[torch.Tensor, torch.Tensor], None]) -> None:
+        super().__init__()
+        self._norm = norm
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """Return the norm of x."""
+        out = torch.empty_like(x, memory_format=torch.contiguous_format)
+        if not x.is_meta:
+            rows = x.reshape(-1, x.shape[-1])
+            self._norm(out.view(rows.shape), rows)
+        return out
+
+
+class KernelGelu(nn.Module):
+    """Gaussian error linear unit."""
+
+    def __init__(self, ops: Kernels[Matrix], approximate: Literal["none", "tanh"]) -> None:
+        super().__init__()
+        self._ops = ops
+        self._approximate = approximate
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """Return gelu(x), x [..., I]."""
+        out = torch.empty_like(x, memory_format=torch.contiguous_format)
+        if not x.is_meta:
+            rows = x.reshape(-1, x.shape[-1])
+            self._ops.gelu(out.view(rows.shape), rows, self._approximate)
+        return out
+
+
+class KernelMlp(nn.Module):
+    """A gated MLP of x [..., H]."""
+
+    def __init__(self, mlp: GatedMLP) -> None:
+        super().__init__()
+        self._mlp = mlp
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """Return its output, like x."""
+        if x.is_meta:
+            return torch.empty_like(x)
+        # The buffer is the MLP's own, and the modules around it may keep what they got.
+        return self._mlp(x.reshape(-1, x.shape[-1])).clone().view(x.shape)
+
+
+class ModuleParameter(DenseParameter):
+    """A parameter that stays with its module, in the shape that the module gave it.
+
+    Args:
+        module: whose parameter it is.
+        attribute: its name there.
+        name: in the checkpoint.
+        shape: of one or two dimensions.
+    """
+
+    __slots__ = ("_attribute", "_module")
+
+    def __init__(self, module: nn.Module, attribute: str, name: str, shape: Sequence[int]) -> None:
+        super().__init__(tuple(shape), [Part(name, tuple(shape))])
+        self._module = module
+        self._attribute = attribute
+
+    def allocate(self, dtype: torch.dtype, device: Device) -> None:
+        """Allocate its memory, and let the module have it."""
+        super().allocate(dtype, device)
+        self._module._parameters[self._attribute] = nn.Parameter(self.tensor, requires_grad=False)
+
+    def window(self, part: Part) -> Window:
+        """Return all of it."""
+        columns = range(self.shape[1]) if len(self.shape) == 2 else None
+        return Window(part.taken_outputs, columns)
