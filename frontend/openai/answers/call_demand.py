@@ -48,6 +48,7 @@ def call_demand(
         required=rules.required,
         several=reading.parallel_calls and not rules.named,
         is_optional=is_optional,
+        begun=reading.rules.begun,
     )
 
 

@@ -7,7 +7,6 @@ from collections.abc import Mapping, Sequence
 from splitserve.engine_core.errors import InvalidRequestError
 from splitserve.frontend.openai.answers.choice_reader import AnswerReading
 from splitserve.frontend.openai.schema.chat import ChatRequest
-from splitserve.frontend.openai.schema.structured import output_rule
 from splitserve.frontend.openai.schema.tools import (
     Tool,
     call_rules,
@@ -40,21 +39,7 @@ def shown_tools(body: ChatRequest, formats: AnswerFormats) -> list[Mapping[str, 
         raise InvalidRequestError(
             "tools: this model, as it is served here, makes no tool calls", "tools", "unsupported_parameter"
         )
-    if formats.tools is not None and formats.tools.channels is not None:
-        _refuse_demands(body)
     return template_tools(tools) if tools else None
-
-
-def _refuse_demands(body: ChatRequest) -> None:
-    """Refuse a demand for calls, or a form of the answer beside them, in a format that no grammar knows."""
-    rules = call_rules(offered_tools(body), body.tool_choice)
-    if rules.required or rules.restricted:
-        text = "tool_choice: calls of this model cannot be held to anything; it may only be none or auto"
-        raise InvalidRequestError(text, "tool_choice", "unsupported_parameter")
-    has_form = output_rule(body.response_format, body.structured_outputs).structured is not None
-    if rules.tools and has_form:
-        text = 'tools: this model cannot have them beside a form of the answer, unless tool_choice is "none"'
-        raise InvalidRequestError(text, "tools", "unsupported_parameter")
 
 
 def answer_reading(

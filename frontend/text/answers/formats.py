@@ -223,8 +223,7 @@ _DEEPSEEK_CALL = NamedCall(
 
 # When a template is looked at, the first row whose marks it has counts, so those with more marks come first.
 TOOL_FORMATS: Final[tuple[ToolFormat, ...]] = (
-    # Bare: no tag begins calls and nothing else.
-    ToolFormat("harmony", marks=(HARMONY.channel, HARMONY.message), begin=(), bare=True, channels=HARMONY),
+    ToolFormat("harmony", marks=(HARMONY.channel, HARMONY.message), begin=(), channels=HARMONY),
     ToolFormat(
         "deepseek_v3",
         marks=(_DEEPSEEK_BEGIN, "```json"),

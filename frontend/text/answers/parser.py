@@ -63,6 +63,14 @@ class AnswerRules:
         return tools.channels if tools is not None else None
 
     @property
+    def begun(self) -> str:
+        """Channel of the message that the prompt has begun; "" for none, or if answers are text."""
+        channels = self.channels
+        if channels is None:
+            return ""
+        return channels.answer if self.in_content else channels.reasoning if self.in_reasoning else ""
+
+    @property
     def tags(self) -> frozenset[str]:
         """All tags that must be in the text."""
         reasoning, tools = self.formats
@@ -133,15 +141,13 @@ class AnswerParser:
 
     def _messages(self, channels: Channels) -> Reading[None]:
         reasoning, tools = self._rules.formats
-        begun = channels.reasoning if self._rules.in_reasoning else ""
         readers = ChannelReaders(
             content=self._give_content,
             reasoning=None if reasoning is None else self._give_reasoning,
             add_break=self._add_break,
             calls=None if tools is None else self._calls,
         )
-        begun = channels.answer if self._rules.in_content else begun
-        yield from read_messages(self._source, channels, readers, begun)
+        yield from read_messages(self._source, channels, readers, self._rules.begun)
         yield from self._source.pass_on((), _forget, trims=False)
 
     def _reasoning(self, tags: ReasoningFormat) -> Reading[None]:

@@ -35,6 +35,7 @@ class CallDemand(Struct, frozen=True):
         required: there must be a call; otherwise there may be one.
         several: there may be more than one.
         is_optional: an output that cannot be held to this may be free.
+        begun: channel of the message that the prompt has begun, if the format has channels; "" for none.
     """
 
     tool_format: str
@@ -42,3 +43,4 @@ class CallDemand(Struct, frozen=True):
     required: bool = False
     several: bool = True
     is_optional: bool = False
+    begun: str = ""

@@ -13,6 +13,9 @@ from typing import Any
 
 from llguidance.gbnf_to_lark import gbnf_to_lark
 
+from splitserve.frontend.text.answers.channel_format import Channels
+from splitserve.frontend.text.answers.formats import tool_format
+from splitserve.frontend.text.call_grammar.channel_outputs import ChannelOutputs
 from splitserve.frontend.text.call_grammar.demand import CallableTool, CallDemand, Schema
 from splitserve.frontend.text.call_grammar.lark import Lark
 from splitserve.frontend.text.call_grammar.outputs import calls_or_answer, text_with_calls
@@ -85,6 +88,11 @@ class GrammarBuilder:
             return free_with_budget(budget, is_open=reasoning.is_open)
         if calls is None:
             found = [self._answer(_ANSWER, kind, value)]
+        elif (channels := tool_format(calls.tool_format).channels) is not None:
+            # Reasoning is one of the messages.
+            form = [self._answer(_FORM, kind, value)] if kind else []
+            found = [_lark(_ANSWER, self._messages(calls, channels, budget, has_form=bool(kind))), *form]
+            reasoning = None
         elif kind or calls.required:
             form = [self._answer(_FORM, kind, value)] if kind else []
             text = calls_or_answer(self._calls_lark(), calls, f"@{_FORM}" if kind else "")
@@ -97,6 +105,15 @@ class GrammarBuilder:
             reasoning = None
         first = [] if reasoning is None else [_lark("reasoning", self._reasoning(*reasoning, budget))]
         return json.dumps({"grammars": [*first, *found, *self._grammars]}, ensure_ascii=False)
+
+    def _messages(
+        self, calls: CallDemand, channels: Channels, budget: Budget | None, *, has_form: bool
+    ) -> str:
+        thought = "" if budget is None else thoughts_with_budget(budget, self._writer.tokens.values())
+        outputs = ChannelOutputs(self._calls_lark(), calls, channels, thought)
+        if has_form or calls.required:
+            return outputs.calls_or_answer(f"@{_FORM}" if has_form else "")
+        return outputs.text_with_calls()
 
     def _answer(self, name: str, kind: str, value: Json) -> dict[str, Json]:
         if kind in ("json", "json_object"):

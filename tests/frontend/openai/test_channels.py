@@ -1,4 +1,4 @@
-"""Answers on channels, as gpt-oss writes them: content, reasoning and calls in chat, and what is refused."""
+"""Answers on channels, as gpt-oss writes them: content, reasoning and calls in chat, and what holds them."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import pytest
 
 from splitserve.frontend.text.answers.detection import with_overrides
 from splitserve.frontend.text.answers.formats import AnswerFormats
+from splitserve.frontend.text.call_grammar.demand import CallDemand
 from tests.frontend.http.app_fixtures import ClientFactory
 from tests.frontend.http.fake_pool import FakePool
 from tests.frontend.http.response.sse_events import events, joined
@@ -95,41 +96,56 @@ async def test_a_format_holds_what_is_said_on_the_last_channel(
     assert behind is None
 
 
+def demand(pool: FakePool) -> CallDemand:
+    (seen,) = pool.seen
+    found = seen.request.grammar_context.calls
+    assert found is not None
+    return found
+
+
+NOW = {"type": "function", "function": {"name": "now"}}
+
+
 @pytest.mark.parametrize(
-    "choice",
+    ("choice", "required", "several", "is_optional"),
     [
-        "required",
-        {"type": "function", "function": {"name": "now"}},
-        {
-            "type": "allowed_tools",
-            "allowed_tools": {
-                "mode": "auto",
-                "tools": [{"type": "function", "function": {"name": "now"}}],
-            },
-        },
+        ("auto", False, True, True),
+        ("required", True, True, False),
+        (NOW, True, False, False),
+        ({"type": "allowed_tools", "allowed_tools": {"mode": "auto", "tools": [NOW]}}, False, True, False),
+        ({"type": "allowed_tools", "allowed_tools": {"mode": "required", "tools": [NOW]}}, True, True, False),
     ],
     ids=str,
 )
-async def test_calls_cannot_be_demanded(client: httpx.AsyncClient, pool: FakePool, choice: Any) -> None:
-    response = await client.post(PATH, json={"messages": [USER], "tools": TOOLS, "tool_choice": choice})
-    error = response.json()["error"]
-    assert (response.status_code, error["param"]) == (400, "tool_choice")
-    assert error["code"] == "unsupported_parameter"
-    assert not pool.seen
+async def test_calls_may_be_demanded(
+    client: httpx.AsyncClient, pool: FakePool, choice: Any, required: bool, several: bool, is_optional: bool
+) -> None:
+    pool.text = THOUGHT + CALL
+    (found,) = (await answer(client, tools=TOOLS, tool_choice=choice))["choices"]
+    asked = demand(pool)
+    assert (asked.tool_format, asked.required, asked.several) == ("harmony", required, several)
+    assert (asked.is_optional, asked.begun) == (is_optional, "")
+    assert found["finish_reason"] == ("stop" if choice == NOW else "tool_calls")
 
 
-async def test_a_form_goes_with_no_tools(client: httpx.AsyncClient, pool: FakePool) -> None:
-    body = {"messages": [USER], "tools": TOOLS, "structured_outputs": {"regex": "a"}}
-    response = await client.post(PATH, json=body)
-    error = response.json()["error"]
-    assert (response.status_code, error["param"]) == (400, "tools")
-    await answer(client, tools=TOOLS, tool_choice="none", structured_outputs={"regex": "a"})
+async def test_a_form_goes_with_tools(client: httpx.AsyncClient, pool: FakePool) -> None:
+    await answer(client, tools=TOOLS, structured_outputs={"regex": "a"})
+    assert not demand(pool).is_optional
 
 
-async def test_a_strict_tool_may_be_called(client: httpx.AsyncClient, pool: FakePool) -> None:
-    tools = [{"type": "function", "function": {"name": "now", "strict": True}}]
-    await answer(client, tools=tools)
-    assert pool.seen[0].request.grammar_context.calls is None
+async def test_a_strict_tool_is_held_to_its_schema(client: httpx.AsyncClient, pool: FakePool) -> None:
+    await answer(client, tools=[{"type": "function", "function": {"name": "now", "strict": True}}])
+    asked = demand(pool)
+    assert (asked.tools[0].strict, asked.is_optional) == (True, False)
+
+
+@pytest.mark.parametrize("channel", ["final", "analysis"])
+async def test_a_demand_knows_which_message_the_prompt_has_begun(
+    client: httpx.AsyncClient, pool: FakePool, channel: str
+) -> None:
+    pool.template.opening = f"<|channel|>{channel}<|message|>"
+    await answer(client, tools=TOOLS, tool_choice="required")
+    assert demand(pool).begun == channel
 
 
 async def test_an_operator_may_name_the_format(make_client: ClientFactory, pool: FakePool) -> None:

@@ -19,9 +19,15 @@ MAX_TOKENS = 3000
 
 
 class GrammarTokenizer:
-    """One token per byte, some pairs of letters, EOS, and added tokens."""
+    """One token per byte, some pairs of letters, EOS, and added tokens; some of these may be EOS as well."""
 
-    def __init__(self, directory: Path, special: Iterable[str] = (), plain: Iterable[str] = ()) -> None:
+    def __init__(
+        self,
+        directory: Path,
+        special: Iterable[str] = (),
+        plain: Iterable[str] = (),
+        ends: Iterable[str] = (),
+    ) -> None:
         alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
         merges = [('"', ":"), ("{", '"'), ('"', "}"), ("}", "}"), ("a", "d"), ("ad", "d"), ('"', ",")]
         vocab = [*alphabet, *("".join(pair) for pair in merges)]
@@ -35,7 +41,8 @@ class GrammarTokenizer:
         self.tokenizer = Tokenizer(directory)
         self.eos = self.tokenizer.added_tokens[EOS]
         self.library = library
-        self.guided = LLTokenizer(str(directory / "tokenizer.json"), eos_token=self.eos)
+        self.ends = {self.eos, *map(self.tokenizer.added_tokens.__getitem__, ends)}
+        self.guided = LLTokenizer(str(directory / "tokenizer.json"), eos_token=[*self.ends])
 
     def encode(self, text: str) -> list[int]:
         return self.library.encode(text, add_special_tokens=False).ids
@@ -68,14 +75,14 @@ class GrammarTokenizer:
             allowed = self.allowed(matcher)
             assert allowed, f"nothing may follow {self.text(tokens)!r}"
             if self.eos in allowed and (
-                len(allowed) == 1 or len(tokens) > MAX_WANDERING or draw.random() < 0.3
+                len(allowed) == len(self.ends) or len(tokens) > MAX_WANDERING or draw.random() < 0.3
             ):
                 return self.text(tokens)
             # Without a model behind it, a string would hardly end.
-            few = [token for token in allowed if token in closing and token != self.eos]
+            few = [token for token in allowed if token in closing - self.ends]
             if few and draw.random() < (0.9 if len(tokens) > MAX_WANDERING else 0.4):
                 allowed = few
-            token = draw.choice([each for each in allowed if each != self.eos])
+            token = draw.choice([each for each in allowed if each not in self.ends])
             assert matcher.consume_token(token), f"{self.text([*tokens, token])!r}: {matcher.get_error()}"
             tokens.append(token)
         return None
