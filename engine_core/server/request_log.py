@@ -1,4 +1,8 @@
-"""What is logged about requests: a line when one ends, and one when it has waited long; never their text."""
+"""What is logged about requests: a line when one ends, and one when it has waited long; never their text.
+
+A request for vectors is many requests here, one for each of its inputs. Those that made their vector are
+logged at DEBUG: the frontend has a line for all of them.
+"""
 
 from __future__ import annotations
 
@@ -17,16 +21,21 @@ class RequestLog:
 
     Args:
         table: gives the frontends' names.
+
+    Attributes:
+        pools: the model makes vectors.
     """
 
     def __init__(self, table: FrontendTable) -> None:
         self._table = table
+        self.pools = False
 
     def ended(self, summary: RequestSummary) -> None:
         """Log one line for a request that ended, without its text."""
+        is_vector = self.pools and summary.outcome not in ("abort", "error")
         log_event(
             _log,
-            logging.INFO,
+            logging.DEBUG if is_vector else logging.INFO,
             "request ended",
             request_id=summary.request_id,
             frontend=self._table.name(summary.frontend),

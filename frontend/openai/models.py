@@ -17,12 +17,13 @@ from splitserve.frontend.openai.timeouts import read_timeouts
 
 
 class ModelCard(msgspec.Struct, frozen=True, kw_only=True):
-    """One name a model is served under; `root` is the model's main name."""
+    """One name a model is served under; `root` is the model's main name, `task` what it is for."""
 
     id: str
     created: int
     root: str
     max_model_len: int
+    task: Literal["generate", "embed"]
     object: Literal["model"] = "model"
     owned_by: str = "splitserve"
     parent: str | None = None
@@ -92,5 +93,9 @@ def _look_up(context: ApiContext, name: str | None) -> ServedModel:
 
 def _card(model: ServedModel, name: str) -> ModelCard:
     return ModelCard(
-        id=name, created=model.created, root=model.names[0], max_model_len=model.assets.max_model_len
+        id=name,
+        created=model.created,
+        root=model.names[0],
+        max_model_len=model.assets.max_model_len,
+        task="embed" if model.info.embedding_size else "generate",
     )

@@ -40,6 +40,11 @@ async def test_numbers_are_those_of_the_engine(http: httpx.AsyncClient) -> None:
     assert short["data"][0]["embedding"] == pytest.approx([0, 1])
 
 
+async def test_a_model_says_what_it_is_for(http: httpx.AsyncClient) -> None:
+    (card, *_) = (await http.get("/v1/models")).json()["data"]
+    assert card["task"] == "embed"
+
+
 async def test_a_vector_of_zeros_stays_one(http: httpx.AsyncClient) -> None:
     answer = (await http.post(PATH, json={"input": [0]})).json()
     assert answer["data"][0]["embedding"] == [0.0, 0.0, 0.0]

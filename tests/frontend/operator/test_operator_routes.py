@@ -24,6 +24,7 @@ async def test_models_list_every_name(client: httpx.AsyncClient) -> None:
     ]
     assert body["data"][0]["max_model_len"] == 256
     assert body["data"][0]["object"] == "model"
+    assert body["data"][0]["task"] == "generate"
 
 
 async def test_a_model_id_may_hold_slashes(client: httpx.AsyncClient) -> None:
