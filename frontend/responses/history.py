@@ -52,6 +52,7 @@ class _History:
     def __init__(self) -> None:
         self.messages: list[ChatMessage] = []
         self._turn: _Turn | None = None
+        self._call_ids: set[str | None] = set()
 
     def add(self, item: InputItem, path: str) -> None:
         """Take the next item."""
@@ -59,10 +60,15 @@ class _History:
         if kind == "function_call":
             function = FunctionCall(item.name or "", item.arguments)
             self._open().calls.append(ToolCall(function=function, id=item.call_id))
+            self._call_ids.add(item.call_id)
         elif kind == "reasoning":
             self._begin().thoughts += _thoughts(item, path)
         elif kind == "function_call_output":
             content = _content(item.output or "", f"{path}.output")
+            if item.call_id not in self._call_ids:
+                # In OpenAI's words.
+                text = f"No tool call found for function call output with call_id {str(item.call_id)[:128]}."
+                raise InvalidRequestError(text, f"{path}.call_id")
             self._append(ChatMessage(role="tool", content=content, tool_call_id=item.call_id))
         else:
             content = _content(item.content or "", f"{path}.content")
@@ -103,7 +109,8 @@ def chat_messages(
         earlier: items before it, which are known to be served.
 
     Raises:
-        InvalidRequestError: an item is of a type that is not served, or lacks a field; the error names it.
+        InvalidRequestError: an item is of a type that is not served, lacks a field, or is the output of a
+            call that was not made; the error names it.
     """
     history = _History()
     if instructions:

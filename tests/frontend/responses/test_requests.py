@@ -330,6 +330,7 @@ async def test_what_is_not_served_is_refused_by_name(
         ({"input": [{"content": "x"}]}, "input[0].role"),
         ({"input": [{"type": "function_call", "name": "f", "arguments": "{}"}]}, "input[0].call_id"),
         ({"input": [{"type": "function_call_output", "call_id": "c"}]}, "input[0].output"),
+        ({"input": [RESULT]}, "input[0].call_id"),
         ({"input": [USER | {"content": [{"type": "input_text"}]}]}, "input[0].content[0].text"),
         ({"max_output_tokens": 0}, "max_output_tokens"),
         ({"max_output_tokens": 1000}, "max_output_tokens"),
