@@ -40,6 +40,7 @@ class Operation:
         errors: statuses that come with an error object.
         is_probe: a failure has the same struct, with status 503.
         is_public: asks for no key even where there are keys.
+        is_socket: opens a WebSocket.
     """
 
     path: str
@@ -57,6 +58,7 @@ class Operation:
     errors: tuple[int, ...] = (401,)
     is_probe: bool = False
     is_public: bool = False
+    is_socket: bool = False
 
     @property
     def document_path(self) -> str:
@@ -138,6 +140,8 @@ def _responses(operation: Operation) -> Json:
         schemas = [_ref(event) for event in operation.events]
         contents["text/event-stream"] = {"schema": schemas[0] if len(schemas) == 1 else {"oneOf": schemas}}
     responses: Json = {"200": {"description": "OK", "content": contents}}
+    if operation.is_socket:
+        responses = {"101": {"description": "The connection is a WebSocket now", "content": {}}}
     if operation.is_probe:
         responses["503"] = {"description": "No engine is ready, or none answered", "content": contents}
     for status in operation.errors:
@@ -159,10 +163,12 @@ def _ref(kind: type) -> Json:
 _ERROR_TEXTS = {
     400: "Malformed body, wrong type, value out of range, unsupported field, or context exceeded",
     401: "Missing or wrong API key",
+    403: "A page of another origin, which --allowed-origin does not name",
     404: "No such model, no such response that was kept, or no such request in flight",
     408: "The body did not arrive in time",
     413: "The body is too large",
     415: "Content type is not application/json, or the body is compressed",
+    426: "The request asks for no WebSocket",
     429: "Too many requests in flight, or the engine's queue is full; see Retry-After",
     500: "A fault of the server, or the model's output is not a number",
     503: "No engine is ready, the device ran out of memory, or the queue timeout has passed; see Retry-After",

@@ -66,6 +66,7 @@ from splitserve.frontend.responses.schema.kept_bodies import (
 )
 from splitserve.frontend.responses.schema.request import ResponsesRequest
 from splitserve.frontend.responses.schema.response import ResponseObject
+from splitserve.frontend.responses.socket import open_socket
 
 MESSAGES_PATH = "/v1/messages"
 COUNT_PATH = "/v1/messages/count_tokens"
@@ -147,6 +148,16 @@ def _generation(context: ApiContext, responses: ResponsesContext) -> list[Operat
             example={"input": "Hello!", "max_output_tokens": 16},
             response=ResponseObject,
             events=EVENTS_OF_RESPONSES,
+        ),
+        Operation(
+            path=RESPONSES_PATH,
+            method="GET",
+            name="responses",
+            tag="generation",
+            summary="Answer inputs over a WebSocket, which this opens",
+            endpoint=partial(open_socket, responses),
+            errors=(400, 401, 403, 426),
+            is_socket=True,
         ),
     ]
 

@@ -27,6 +27,7 @@ from splitserve.frontend.responses.kept.events import KeptEvents
 from splitserve.frontend.responses.kept.handlers import kept_stream
 from splitserve.frontend.responses.kept.items import all_items
 from splitserve.frontend.responses.kept.keeper import Keeper, store_of
+from splitserve.frontend.responses.kept.memory import memory_of
 from splitserve.frontend.responses.kept.unattended import UnattendedResponse, without_client
 from splitserve.frontend.responses.output import Output
 from splitserve.frontend.responses.schema.refused import REFUSED_RESPONSES, is_known
@@ -53,7 +54,7 @@ async def create_response(context: ResponsesContext, request: Request) -> Respon
     with own_words():
         plan = await _plan(context.api, request, body, earlier)
     keeper = None
-    if store is not None:
+    if store is not None or memory_of(request) is not None:
         # A token is about four bytes.
         num_bytes = earlier.num_bytes + 4 * len(plan.prompts[0].token_ids)
         items = await off_loop(num_bytes, lambda: all_items(body.input, earlier.kept))
@@ -78,7 +79,7 @@ async def _answer(
         plan = replace(plan, body=msgspec.structs.replace(plan.body, stream=True))
     run = GenerationRun(api, request, plan)
     output = Output(choice_readers(plan, run))
-    snapshot = Snapshot(body, plan, run, output, is_kept=keeper is not None)
+    snapshot = Snapshot(body, plan, run, output, is_kept=keeper is not None and keeper.is_stored)
     if body.background and keeper is not None and context.background is not None:
         writer = EventWriter(snapshot, output, with_end=False) if body.stream else None
         response = UnattendedResponse(request, run, output, snapshot, keeper, api.slices, writer)

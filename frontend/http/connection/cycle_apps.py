@@ -1,4 +1,4 @@
-"""What uvicorn's request cycle leaves out: where bodies end, and whether they can be read."""
+"""What uvicorn's request cycle leaves out: where bodies end, if they can be read, and other protocols."""
 
 from __future__ import annotations
 
@@ -8,6 +8,24 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from splitserve.frontend.http.connection.uvicorn_adapter import Exchange
 from splitserve.frontend.http.errors import HttpError
+
+
+def completed(app: ASGIApp, exchange: Exchange, fault: Callable[[], HttpError | None]) -> ASGIApp:
+    """Return an app, wrapped to do what uvicorn leaves out if its request needs it.
+
+    Args:
+        app: answers the request.
+        exchange: the request.
+        fault: returns what is wrong with the last chunks of its body, None if nothing is.
+    """
+    names = {name for name, _ in exchange.headers}
+    if exchange.http_version == "1.0":
+        app = close_delimited(app, exchange)
+    if exchange.expects_continue:
+        app = closing_unread(app, exchange)
+    if b"upgrade" in names:
+        app = switching(app)
+    return with_faults(app, fault) if b"transfer-encoding" in names else app
 
 
 def close_delimited(app: ASGIApp, exchange: Exchange) -> ASGIApp:
@@ -71,5 +89,26 @@ def with_faults(app: ASGIApp, fault: Callable[[], HttpError | None]) -> ASGIApp:
             return message
 
         await app(scope, receive_checked, send)
+
+    return run
+
+
+def switching(app: ASGIApp) -> ASGIApp:
+    """Return an app whose status 101 goes no further: who has taken the connection has sent it already.
+
+    The layers around the app, which log what they see, do see it.
+    """
+
+    async def run(scope: Scope, receive: Receive, send: Send) -> None:
+        has_switched = False
+
+        async def send_others(message: Message) -> None:
+            nonlocal has_switched
+            if message["type"] == "http.response.start" and message["status"] == 101:
+                has_switched = True
+            if not has_switched:
+                await send(message)
+
+        await app(scope, receive, send_others)
 
     return run

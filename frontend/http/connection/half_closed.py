@@ -11,6 +11,11 @@ import asyncio
 import select
 from collections.abc import Callable
 
+from splitserve.frontend.http.connection.bare_answer import CONTINUE
+from splitserve.frontend.http.connection.body_writer import BodyWriter
+from splitserve.frontend.http.connection.takeover import TakenConnection
+from splitserve.frontend.http.connection.uvicorn_adapter import Exchange
+
 # A response that starts sooner is its own probe; a client that is gone costs this much extra engine time.
 PROBE_AFTER_S = 0.2
 _FIRST_LOOK_S = 0.01
@@ -23,6 +28,24 @@ def is_gone(fd: int) -> bool:
     # With no events requested, poll reports only POLLHUP and POLLERR.
     poll.register(fd, 0)
     return bool(poll.poll(0))
+
+
+def probe(
+    exchange: Exchange | None, body: BodyWriter | TakenConnection | None, transport: asyncio.Transport
+) -> None:
+    """Send a half-closed client something that it skips, if its response is not complete.
+
+    Args:
+        exchange: in progress, if there is one.
+        body: of its response, if that is streamed; a connection that was taken over is not half-closed.
+        transport: of the connection.
+    """
+    if exchange is None:
+        return
+    if exchange.has_started and isinstance(body, BodyWriter):
+        body.half_close()
+    elif not exchange.has_started and exchange.http_version != "1.0":
+        transport.write(CONTINUE)
 
 
 class HalfClosedWatch:

@@ -8,6 +8,9 @@ in progress (body, response)    the end of the response           frontend.http.
 
 Input that cannot be parsed ends the reading. The requests before it are served, then it is refused, then the
 connection is closed; for a body that cannot be parsed, the refusal is the response of its own request.
+
+A request that asks for another protocol may be given the connection (frontend.http.connection.takeover); from
+then on nothing is parsed here.
 """
 
 from __future__ import annotations
@@ -19,15 +22,21 @@ import httptools
 from starlette.types import ASGIApp
 from uvicorn import Config
 
-from splitserve.frontend.http.connection.bare_answer import CONTINUE, refusal
+from splitserve.frontend.http.connection.bare_answer import refusal
 from splitserve.frontend.http.connection.body_writer import BODY_EXTENSION, BodyWriter
 from splitserve.frontend.http.connection.connection_limits import ConnectionLimits, ConnectionPlace
-from splitserve.frontend.http.connection.cycle_apps import close_delimited, closing_unread, with_faults
-from splitserve.frontend.http.connection.half_closed import HalfClosedWatch, is_gone
+from splitserve.frontend.http.connection.cycle_apps import completed
+from splitserve.frontend.http.connection.half_closed import HalfClosedWatch, is_gone, probe
 from splitserve.frontend.http.connection.head_size import HeadSize, head_too_large
 from splitserve.frontend.http.connection.http_head import bad_http, check_head
+from splitserve.frontend.http.connection.takeover import TAKE_EXTENSION, Owner, TakenConnection
 from splitserve.frontend.http.connection.upgrade_body import body_parser, has_body
-from splitserve.frontend.http.connection.uvicorn_adapter import Exchange, ServerState, UvicornProtocol
+from splitserve.frontend.http.connection.uvicorn_adapter import (
+    Exchange,
+    Extensions,
+    ServerState,
+    UvicornProtocol,
+)
 from splitserve.frontend.http.errors import HttpError
 from splitserve.frontend.http.limits import ABORT_EXTENSION
 
@@ -56,7 +65,9 @@ class BoundedHttpProtocol(UvicornProtocol):
         self._head = HeadSize()
         self._refusal: HttpError | None = None
         self._half_closed: HalfClosedWatch | None = None
-        self._body: BodyWriter | None = None
+        # What takes the data that is sent: a streamed body, or another protocol.
+        self._body: BodyWriter | TakenConnection | None = None
+        self._taken: TakenConnection | None = None
         self._draining = False
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
@@ -101,7 +112,7 @@ class BoundedHttpProtocol(UvicornProtocol):
         fd = self.transport.get_extra_info("socket").fileno()
         last = self._in_progress()
         # TLS connections cannot be half-closed.
-        if self.is_encrypted or last is None or last.has_unread_body or is_gone(fd):
+        if self._taken or self.is_encrypted or last is None or last.has_unread_body or is_gone(fd):
             return False
         if self._refusal is None:
             last.close_after()
@@ -111,6 +122,9 @@ class BoundedHttpProtocol(UvicornProtocol):
 
     def data_received(self, data: bytes) -> None:
         """Parse data; time and size of headers count from their first byte to the blank line."""
+        if self._taken is not None:
+            self._taken.owner.on_data(data)
+            return
         if self._refusal is not None:
             return
         self.stop_idle_timer()
@@ -127,7 +141,8 @@ class BoundedHttpProtocol(UvicornProtocol):
         """Start counting the headers of one request."""
         super().on_message_begin()
         self._head.begin()
-        self.set_extensions({ABORT_EXTENSION: self.transport.abort, BODY_EXTENSION: self._write_body})
+        own: Extensions = {BODY_EXTENSION: self._write_body, TAKE_EXTENSION: self._take}
+        self.set_extensions({ABORT_EXTENSION: self.transport.abort, **own})
 
     def on_url(self, url: bytes) -> None:
         """Count the request line."""
@@ -168,6 +183,8 @@ class BoundedHttpProtocol(UvicornProtocol):
         Closing an idle connection at once would reset it while a request was sent but not yet read.
         """
         self._draining = True
+        if self._taken is not None:
+            self._taken.owner.on_drain()
         if self._in_progress():
             super().shutdown()
         else:
@@ -182,13 +199,9 @@ class BoundedHttpProtocol(UvicornProtocol):
 
     def wrap_app(self, exchange: Exchange, app: ASGIApp) -> ASGIApp:
         """Return the application, wrapped to do what uvicorn leaves out if the request needs it."""
-        if exchange.http_version == "1.0":
-            app = close_delimited(app, exchange)
-        if exchange.expects_continue:
-            app = closing_unread(app, exchange)
-        if any(name == b"transfer-encoding" for name, _ in exchange.headers):
-            app = with_faults(app, lambda: self._refusal if exchange.is_same_as(self.last_read) else None)
-        return app
+        return completed(
+            app, exchange, lambda: self._refusal if exchange.is_same_as(self.last_read) else None
+        )
 
     def _parse(self, data: bytes) -> None:
         while data:
@@ -205,19 +218,19 @@ class BoundedHttpProtocol(UvicornProtocol):
                 return
 
     def _probe(self) -> None:
-        """Send a half-closed client something that it skips, if its response is not complete."""
-        exchange = self.running
-        if self._body is not None and exchange is not None and exchange.has_started:
-            self._body.half_close()
-        elif exchange is not None and not exchange.has_started and exchange.http_version != "1.0":
-            self.transport.write(CONTINUE)
+        probe(self.running, self._body, self.transport)
 
     def _write_body(self, on_change: Callable[[], None]) -> BodyWriter:
         """Return the writer of the response in progress; there is one at a time."""
         chunked = self.running is None or self.running.http_version != "1.0"
         paused = self.is_write_paused
-        self._body = BodyWriter(self.transport, on_change, paused=paused, chunked=chunked)
-        return self._body
+        self._body = writer = BodyWriter(self.transport, on_change, paused=paused, chunked=chunked)
+        return writer
+
+    def _take(self, owner: Owner) -> TakenConnection:
+        """Give the connection to an owner that speaks another protocol."""
+        self._body = self._taken = TakenConnection(self.transport, owner, paused=self.is_write_paused)
+        return self._taken
 
     def _in_progress(self) -> Exchange | None:
         """Return the last request read if its response is not complete."""

@@ -16,7 +16,10 @@ from starlette.types import ASGIApp
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 from uvicorn.server import ServerState
 
-__all__ = ["Exchange", "ServerState", "UvicornProtocol", "UvicornServer"]
+__all__ = ["Exchange", "Extensions", "ServerState", "UvicornProtocol", "UvicornServer"]
+
+# What a request's application may call in this process, by name.
+Extensions = dict[str, Callable[..., object]]
 
 
 class Exchange:
@@ -131,7 +134,7 @@ class UvicornProtocol(HttpToolsProtocol):
         """Stop the timer that closes an idle connection."""
         self._unset_keepalive_if_required()
 
-    def set_extensions(self, extensions: dict[str, Callable[..., object]]) -> None:
+    def set_extensions(self, extensions: Extensions) -> None:
         """Give the request being read the extensions that its application may call in this process."""
         # ASGI types extensions as plain data.
         self.scope["extensions"] = cast(Any, extensions)

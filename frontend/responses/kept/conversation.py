@@ -12,6 +12,7 @@ from splitserve.frontend.response_store.off_loop import off_loop
 from splitserve.frontend.response_store.records import Record
 from splitserve.frontend.responses.context import ResponsesContext, is_response_id, needs_store, row_key
 from splitserve.frontend.responses.kept.items import decode_items, output_items, request_items
+from splitserve.frontend.responses.kept.memory import memory_of
 from splitserve.frontend.responses.schema.items import InputItem
 from splitserve.frontend.responses.schema.kept_bodies import KeptItem
 from splitserve.frontend.responses.schema.request import ResponsesRequest
@@ -56,9 +57,15 @@ async def earlier_items(context: ResponsesContext, request: Request, body: Respo
     response_id = body.previous_response_id
     if response_id is None:
         return Earlier([], [], 0)
-    if context.store is None:
+    memory = memory_of(request)
+    if context.store is None and memory is None:
         raise needs_store(_FIELD)
-    record = await context.store.get(row_key(request, response_id)) if is_response_id(response_id) else None
+    record = None
+    if is_response_id(response_id):
+        key = row_key(request, response_id)
+        record = memory.get(key) if memory is not None else None
+        if record is None and context.store is not None:
+            record = await context.store.get(key)
     if record is None:
         raise InvalidRequestError(
             f"Previous response with id '{response_id}' not found.", _FIELD, "previous_response_not_found"

@@ -21,6 +21,7 @@ from splitserve.frontend.response_store.records import Record
 from splitserve.frontend.response_store.rows import RowKey
 from splitserve.frontend.response_store.store import ResponseStore
 from splitserve.frontend.responses.context import ResponsesContext, needs_store
+from splitserve.frontend.responses.kept.memory import memory_of
 from splitserve.frontend.responses.schema.request import ResponsesRequest
 from splitserve.frontend.responses.snapshot import Snapshot
 
@@ -57,22 +58,25 @@ class Keeper:
 
     Attributes:
         key: where it is kept.
+        is_stored: whether it will be in the store.
     """
 
     def __init__(
-        self, store: ResponseStore, key: RowKey, items: bytes, request: Request, body: ResponsesRequest
+        self, store: ResponseStore | None, key: RowKey, items: bytes, request: Request, body: ResponsesRequest
     ) -> None:
         """Prepare.
 
         Args:
-            store: to keep it in.
+            store: to keep it in; None if only the request's socket remembers it.
             key: of the response.
             items: all of its input, as JSON.
             request: whose log tells if it is not kept.
             body: of the request.
         """
         self._store = store
+        self._memory = memory_of(request)
         self.key = key
+        self.is_stored = store is not None
         self._items = items
         self._created_s = time.time()
         self._log: dict[str, object] = request.state.log
@@ -90,15 +94,22 @@ class Keeper:
             StoreUnavailableError, RecordTooLargeError: it is not, and that was demanded.
         """
         response = await ended_json(snapshot, slices)
+        if self._store is not None and not await self._put(self._store, response):
+            snapshot.is_kept = False
+            response = await ended_json(snapshot, slices)
+        if self._memory is not None:
+            self._memory.put(self.key, self.record(response))
+        return response
+
+    async def _put(self, store: ResponseStore, response: bytes) -> bool:
         try:
-            await self._store.put(self.key, self.record(response))
-            return response
+            await store.put(self.key, self.record(response))
         except (StoreUnavailableError, RecordTooLargeError) as error:
             if self._demanded:
                 raise
             self._log |= {"not_kept": error.code, "detail": str(error)}
-        snapshot.is_kept = False
-        return await ended_json(snapshot, slices)
+            return False
+        return True
 
 
 async def ended_json(snapshot: Snapshot, slices: SliceQueue) -> bytes:

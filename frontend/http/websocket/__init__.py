@@ -1,0 +1,1 @@
+"""How do requests and their events travel over one WebSocket?"""
