@@ -19,8 +19,8 @@ from splitserve.frontend.text.grammar.refusal import RefusalError
 
 # On which functions are called.
 _CHANNELS: Final = "(analysis|commentary)"
-# A word that says what the text is.
-_WORD: Final = "[a-z]{1,16} ?"
+# What the text is.
+_WORD: Final = "[a-z]{1,16}"
 
 
 class ChannelCalls:
@@ -70,18 +70,17 @@ class ChannelCalls:
 
     def more(self) -> str:
         """Return what may stand behind a call: more of them, if the request takes several, and a last tag."""
-        following = self._lark.rule("following", f"{self.ended}? {self.start} {self.later()}")
+        following = self._lark.rule("following", f"{self.ended} {self.start} {self.later()}")
         several = f"{following}{{0,{MAX_CALLS - 1}}} " if self._demand.several else ""
         return f"{several}{self.ended}?"
 
     def kind(self) -> str:
         """Return the rule of what says the type of a text, or of nothing."""
-        word = self._lark.rule("KIND", f"/ ({_WORD})?/")
-        constrain = self._channels.constrain
-        if not self._lark.is_token(constrain):
-            return self._lark.rule("kind", f"{word}?")
-        tagged = f"{self._lark.text(constrain)} {self._lark.rule('TYPE', f'/ ?{_WORD}/')}"
-        return self._lark.rule("kind", f"{word}? ({tagged})?")
+        lark, constrain = self._lark, self._channels.constrain
+        words = [lark.rule("KIND", f"/ {_WORD}/")]
+        if lark.is_token(constrain):
+            words.append(f'" "? {lark.text(constrain)} {lark.rule("TYPE", f"/{_WORD}/")}')
+        return lark.rule("kind", f"({' | '.join(words)})?")
 
     def _calls(self, name: str, role: str, role_rule: str) -> str:
         """Return the rule of a call of any tool.
@@ -92,10 +91,10 @@ class ChannelCalls:
             role_rule: matches the same before a channel.
         """
         lark, calls = self._lark, []
-        where = lark.rule("WHERE", f"/ ?{_CHANNELS}/")
+        where = lark.rule("WHERE", f"/{_CHANNELS}/")
         for index, tool in enumerate(self._demand.tools):
             to = re.escape(f"{self._channels.recipient}{self._channels.functions}{tool.name}")
-            by_role = lark.rule(f"{name.upper()}_TO_{index}", regex(f"{role} ?{to}"))
+            by_role = lark.rule(f"{name.upper()}_TO_{index}", regex(f"{role} {to}" if role else f" ?{to}"))
             by_channel = lark.rule(f"ON_CHANNEL_TO_{index}", regex(f"{_CHANNELS} {to}"))
             head = f"({by_role} {self.channel} {where} | {role_rule} {self.channel} {by_channel})"
             calls.append(f"{head} {self._text(index, tool)}")

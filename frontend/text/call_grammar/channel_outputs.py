@@ -69,35 +69,31 @@ class ChannelOutputs:
             RefusalError: a tool's schema cannot be followed.
         """
         lark, calls = self._lark, self._calls
-        first, later = self._first_message(), self._later_message()
+        first, later = (
+            [f"{self._first_message()} {calls.ended}?"],
+            [f"{self._later_message()} {calls.ended}?"],
+        )
         if self._demand.several:
-            first = self._either("first_any", first, calls.first())
-            later = self._either("later_any", later, calls.later())
-        next_message = lark.rule("next", f"{calls.ended} {first} | {calls.ended}? {calls.start} {later}")
-        rest = f"{next_message}*" if self._demand.several else f"{next_message}* {self._last_call()}"
-        whole = [f"{each} {rest}" for each in self._beginnings(first, later)]
-        if not self._demand.begun and not self._demand.several:
+            first.append(f"{calls.first()} {calls.ended}")
+            later.append(f"{calls.later()} {calls.ended}")
+        part = lark.rule("part", f"{calls.start} {one_of(later)}")
+        rest = f"{part}* ({calls.start} {calls.later()} {calls.ended}?)?"
+        whole = [f"{each} {rest}" for each in self._beginnings(one_of(first))]
+        if not self._demand.begun:
             whole.append(f"{calls.first()} {calls.ended}?")
         lark.rule("start", one_of(whole))
         return str(lark)
 
-    def _beginnings(self, first: str, later: str) -> Sequence[str]:
+    def _beginnings(self, first: str) -> Sequence[str]:
         """Return what outputs of messages may begin with: the first, or reasoning that is bounded."""
-        behind = f"{self._thought} ({first} | {self._calls.start} {later})"
         match self._demand.begun, self._is_bounded:
             case "", False:
                 return (first,)
             case "", True:
-                return first, f"{self._thinking()} {behind}"
+                return first, f"{self._thinking()} {self._thought}"
             case self._channels.reasoning, True:
-                return (behind,)
-        return (self._free(),)
-
-    def _last_call(self) -> str:
-        """Return what matches the only call of an output behind other messages, or nothing."""
-        calls = self._calls
-        call = f"{calls.ended} {calls.first()} | {calls.ended}? {calls.start} {calls.later()}"
-        return f"(({call}) {calls.ended}?)?"
+                return (self._thought,)
+        return (f"{self._free()} {self._calls.ended}?",)
 
     def _first_message(self) -> str:
         """Return the rule of a message to nobody that no tag begins, or of text without a header."""

@@ -82,6 +82,10 @@ BAD_CALLS = [
     " to=functions.add<|channel|>commentary json<|message|>{}",
     " to=functions.sub<|channel|>commentary json<|message|>{}",
     " to=functions.now<|channel|>commentary to=functions.add<|message|>{}",
+    # Headers that harmony's own parser refuses.
+    ADD_CALL.replace(" <|constrain|>", " json <|constrain|>"),
+    ADD_CALL.replace("<|constrain|>json", "<|constrain|> json"),
+    ADD_CALL.replace("commentary", " commentary"),
 ]
 
 
@@ -154,9 +158,8 @@ def test_messages_to_nobody_are_free_unless_a_call_is_required(text: str, severa
 
 
 @pytest.mark.parametrize("first", ["", THOUGHT + NEXT, PREAMBLE + NEXT, FINAL + "<|end|>" + NEXT])
-@pytest.mark.parametrize("between", [NEXT, "<|end|>" + NEXT])
-def test_there_are_several_calls_or_one(first: str, between: str) -> None:
-    text = first + ADD_CALL + between + NOW_CALL
+def test_there_are_several_calls_or_one(first: str) -> None:
+    text = first + ADD_CALL + "<|end|>" + NEXT + NOW_CALL
     assert accepts(built(), text)
     assert check_calls(text) == 2
     assert not accepts(built(several=False), text)
@@ -164,6 +167,12 @@ def test_there_are_several_calls_or_one(first: str, between: str) -> None:
     assert accepts(built(required=True), text) == is_demand
     assert not accepts(built(required=True, several=False), text)
     assert accepts(built(several=False), first + ADD_CALL + "<|end|>")
+
+
+def test_the_message_of_a_call_has_an_end_before_the_next() -> None:
+    # Harmony's own parser would take what follows for arguments.
+    for grammar in (built(), built(required=True)):
+        assert not accepts(grammar, ADD_CALL + NEXT + NOW_CALL)
 
 
 def test_behind_the_only_call_no_other_message_follows() -> None:
