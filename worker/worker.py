@@ -187,9 +187,14 @@ class Worker:
 
     def _attention_needs(self, config: ModelConfig, dtype: torch.dtype) -> AttentionNeeds:
         heads = (config.head_dim, config.num_heads, config.num_kv_heads)
-        has_softcap = config.traits.attention.score_cap > 0.0
+        traits = config.traits.attention
         return AttentionNeeds(
-            dtype, self._config.block_size, *heads, has_softcap, self._config.batch_invariant
+            dtype,
+            self._config.block_size,
+            *heads,
+            softcap=traits.score_cap > 0.0,
+            sinks=traits.has_sinks,
+            batch_invariant=self._config.batch_invariant,
         )
 
     def _meet(self) -> Mesh:

@@ -3,6 +3,6 @@
 
 namespace splitserve {
 
-enum class WeightFormat { kFloat32, kBFloat16, kInt8, kInt4 };
+enum class WeightFormat { kFloat32, kBFloat16, kInt8, kInt4, kMxfp4 };
 
 }  // namespace splitserve

@@ -76,7 +76,7 @@ void check_lengths(const AttentionParams& p) {
 
 void paged_attention(TensorView out, TensorView q, TensorView k_cache, TensorView v_cache,
                      TensorView block_tables, TensorView cu_seqlens_q, TensorView seq_lens, double scale,
-                     int64_t sliding_window, double softcap) {
+                     int64_t sliding_window, double softcap, Optional<TensorView> sinks) {
   AttentionParams params{};
   set_queries(&params, out, q, k_cache);
   params.k = cache_of(k_cache, "k_cache", k_cache, params);
@@ -96,6 +96,15 @@ void paged_attention(TensorView out, TensorView q, TensorView k_cache, TensorVie
   params.scale = static_cast<float>(scale);
   params.sliding_window = sliding_window;
   params.softcap = static_cast<float>(softcap);
+  if (sinks.has_value()) {
+    const TensorView view = *sinks;
+    params.sinks = cpu_arg(view, "sinks")
+                       .activation(params.dtype)
+                       .rank(1)
+                       .size(0, params.heads)
+                       .rows_contiguous()
+                       .data<void>();
+  }
   run_kernel(params, [](const AttentionParams& p) {
     check_lengths(p);
     SPLITSERVE_CALL_KERNEL(paged_attention, p);

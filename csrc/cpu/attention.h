@@ -28,6 +28,7 @@ struct AttentionParams {
   float scale;
   int64_t sliding_window;  // a row sees this many positions up to its own; 0: all
   float softcap;           // 0: none
+  const void* sinks;  // [heads], scores of nothing, which take a share of each row's weights; nullptr: none
   DType dtype;
 };
 

@@ -40,6 +40,15 @@ struct State {
       store(values + d, load(values + d) * keep);
   }
 
+  // What a row's values are multiplied with at the end, beside a sink's score in units of log(2); -inf: none.
+  float inverse_sum(int64_t row, float sink) const {
+    const float sum = sum_lanes(load(sums + row * kLanes));
+    if (sink == -__builtin_inff()) return 1.0f / sum;
+    const float higher = sink > reference[row] ? sink : reference[row];
+    const float keep = exp2(broadcast(reference[row] - higher))[0];
+    return keep / (sum * keep + exp2(broadcast(sink - higher))[0]);
+  }
+
   // Adds a later state of the same row. A row that saw nothing there is left alone.
   void merge(int64_t row, const State& part) const {
     if (part.reference[row] == -__builtin_inff()) return;
@@ -62,6 +71,8 @@ struct State {
 struct Scoring {
   float scale, softcap, inverse_softcap;  // softcap 0: none
 
+  static constexpr float kLog2E = 1.44269504f;
+
   explicit Scoring(const AttentionParams& p)
       : scale(p.softcap > 0.0f ? p.scale : p.scale * kLog2E),
         softcap(p.softcap * kLog2E),
@@ -75,9 +86,6 @@ struct Scoring {
       store(dots + j, softcap * tanh(load(dots + j) * scale * inverse_softcap));
     return 1.0f;
   }
-
- private:
-  static constexpr float kLog2E = 1.44269504f;
 };
 
 // How far scores may exceed the row's reference before it is raised: the scale of sums and values changes

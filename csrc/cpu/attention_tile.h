@@ -83,7 +83,7 @@ class TileAttention {
   void write(const State& total) const {
     each_row([&](int64_t row, int64_t token, int64_t head) {
       T* out = out_of(token, head);
-      const float inverse = 1.0f / sum_lanes(load(total.sums + row * kLanes));
+      const float inverse = total.inverse_sum(row, sink_of(head));
       for (int64_t d = 0; d < p.head_dim; d += kLanes)
         store_up_to(out + d, load(total.values + row * width + d) * inverse, p.head_dim - d);
     });
@@ -112,6 +112,12 @@ class TileAttention {
   T* out_of(int64_t token, int64_t head) const {
     return static_cast<T*>(p.out) + (p.cu_seqlens_q[tile.request] + token) * p.out_token_stride +
            head * p.out_head_stride;
+  }
+
+  // The score of a head's sink in units of log(2).
+  float sink_of(int64_t head) const {
+    if (p.sinks == nullptr) return -__builtin_inff();
+    return load_partial(static_cast<const T*>(p.sinks) + head, 1)[0] * Scoring::kLog2E;
   }
 
   // A row at `position` sees [window_start(position), position].

@@ -76,8 +76,7 @@ void embedding(TensorView out, TensorView token_ids, TensorView weight, Optional
   SPLITSERVE_CHECK_VALUE(first >= 0 && first <= vocab - rows, "first: rows "
                                                                   << first << " to " << first + rows
                                                                   << " are not all within " << vocab);
-  SPLITSERVE_CHECK_VALUE(params.format != WeightFormat::kInt4,
-                         "packed: rows of int4 weights cannot be looked up");
+  SPLITSERVE_CHECK_VALUE(!is_grouped(params.format), "packed: rows of weights in groups cannot be looked up");
   params.scales = scales_arg(scales, params.format, rows);
   cpu_arg(out, "out").activation(activation_of(params.format)).rank(2).size(1, hidden).rows_contiguous();
   params.tokens = out.size(0);

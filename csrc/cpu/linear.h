@@ -22,6 +22,15 @@ struct LinearParams {
   DType out_dtype;
 };
 
+// The same with as many weights as there are experts, each with rows of its own. An expert without rows is
+// not read.
+struct ExpertLinearParams {
+  LinearParams linear;    // of all rows; weight, scales and bias are those of expert 0, the others follow
+  const int32_t* starts;  // [experts + 1]: expert e has the rows starts[e] to starts[e + 1]
+  int64_t experts;
+};
+
 }  // namespace splitserve
 
 SPLITSERVE_DECLARE_KERNEL(linear, LinearParams)
+SPLITSERVE_DECLARE_KERNEL(expert_linear, ExpertLinearParams)

@@ -60,7 +60,7 @@ void check_place(const TensorView& source, int64_t cols, int64_t depth, int64_t 
 void pack_weight(TensorView packed, TensorView source, int64_t cols, int64_t depth, int64_t first_col,
                  int64_t first_k) {
   const WeightFormat format = packed_arg(packed, cols, depth);
-  SPLITSERVE_CHECK_VALUE(format != WeightFormat::kInt4, "packed: pack_int4 packs int4 weights");
+  SPLITSERVE_CHECK_VALUE(!is_grouped(format), "packed: pack_codes packs weights in groups");
   cpu_arg(source, "source").rank(2).type({packed.dtype()});
   check_place(source, cols, depth, first_col, first_k);
   if (source.size(0) == 0) return;
@@ -75,11 +75,13 @@ void pack_weight(TensorView packed, TensorView source, int64_t cols, int64_t dep
   }
 }
 
-// The groups of one output: codes [depth] from -8 to 7, scales [groups].
-void pack_groups(char* panel, int64_t col, const int8_t* codes, const BFloat16* scales, int64_t depth) {
+// The groups of one output: codes [depth], of which the lower 4 bits count, scales [groups].
+template <typename Scale>
+void pack_groups(char* panel, int64_t col, const int8_t* codes, const Scale* scales, int64_t depth) {
+  constexpr int64_t kScaleBytes = kPanelCols * sizeof(Scale);
   for (int64_t group = 0; group * kGroupDepth < depth; ++group) {
-    char* start = panel + group * kGroupBytes;
-    std::memcpy(start + col * 2, scales + group, 2);
+    char* start = panel + group * (kScaleBytes + kGroupCodeBytes);
+    std::memcpy(start + col * sizeof(Scale), scales + group, sizeof(Scale));
     for (int64_t block = 0; block < kGroupDepth / kBlockDepth; ++block) {
       uint32_t nibbles = 0;
       for (int64_t i = 0; i < kBlockDepth; ++i) {
@@ -87,32 +89,40 @@ void pack_groups(char* panel, int64_t col, const int8_t* codes, const BFloat16* 
         const uint32_t code = k < depth ? static_cast<uint32_t>(codes[k]) & 15 : 0;
         nibbles |= code << (i % 2 * 16 + i / 2 * 4);
       }
-      std::memcpy(start + kGroupScaleBytes + block * kBlockBytes + col * 4, &nibbles, sizeof nibbles);
+      std::memcpy(start + kScaleBytes + block * kBlockBytes + col * 4, &nibbles, sizeof nibbles);
     }
   }
 }
 
-void pack_int4(TensorView packed, TensorView source, TensorView scales, int64_t cols, int64_t depth,
-               int64_t first_col) {
-  const WeightFormat format = packed_arg(packed, cols, depth);
-  SPLITSERVE_CHECK_VALUE(format == WeightFormat::kInt4, "packed: expected int4 weights");
-  cpu_arg(source, "source").rank(2).type({kInt8Type}).size(1, depth).rows_contiguous();
-  check_place(source, cols, depth, first_col, 0);
-  const int64_t rows = source.size(0);
-  cpu_arg(scales, "scales").rank(2).type({kBFloat16Type}).size(0, rows).rows_contiguous();
-  cpu_arg(scales, "scales").size(1, ceil_div(depth, kGroupDepth));
+template <typename Scale>
+void pack_rows(const TensorView& packed, const TensorView& source, const TensorView& scales,
+               WeightFormat format, int64_t first_col) {
+  const int64_t rows = source.size(0), depth = source.size(1);
   host::parallel_for(rows, rows * depth, [&](int64_t begin, int64_t end) {
     for (int64_t row = begin; row < end; ++row) {
       const int64_t col = first_col + row;
       pack_groups(static_cast<char*>(packed.data_ptr()) + col / kPanelCols * panel_bytes(format, depth),
                   col % kPanelCols, static_cast<const int8_t*>(source.data_ptr()) + row * source.stride(0),
-                  static_cast<const BFloat16*>(scales.data_ptr()) + row * scales.stride(0), depth);
+                  static_cast<const Scale*>(scales.data_ptr()) + row * scales.stride(0), depth);
     }
   });
+}
+
+void pack_codes(TensorView packed, TensorView source, TensorView scales, int64_t cols, int64_t depth,
+                int64_t first_col) {
+  const WeightFormat format = packed_arg(packed, cols, depth);
+  SPLITSERVE_CHECK_VALUE(is_grouped(format), "packed: expected weights in groups");
+  const bool is_int4 = format == WeightFormat::kInt4;
+  cpu_arg(source, "source").rank(2).type({kInt8Type}).size(1, depth).rows_contiguous();
+  check_place(source, cols, depth, first_col, 0);
+  cpu_arg(scales, "scales").rank(2).type({is_int4 ? kBFloat16Type : kUint8Type}).rows_contiguous();
+  cpu_arg(scales, "scales").size(0, source.size(0)).size(1, ceil_div(depth, kGroupDepth));
+  is_int4 ? pack_rows<BFloat16>(packed, source, scales, format, first_col)
+          : pack_rows<uint8_t>(packed, source, scales, format, first_col);
 }
 
 }  // namespace
 }  // namespace splitserve
 
 TVM_FFI_DLL_EXPORT_TYPED_FUNC(pack_weight, splitserve::pack_weight);
-TVM_FFI_DLL_EXPORT_TYPED_FUNC(pack_int4, splitserve::pack_int4);
+TVM_FFI_DLL_EXPORT_TYPED_FUNC(pack_codes, splitserve::pack_codes);

@@ -12,6 +12,9 @@
 //   A group is 32 neighbours along the input dimension. In a block inputs 0, 2, 4, 6 are the nibbles of the
 //   lower half of the 32 bits and 1, 3, 5, 7 those of the upper half, lowest first, in two's complement; so
 //   one shift of all lanes brings a pair to the bottoms of their halves.
+//
+// MXFP4:  the same with 32 scales of a byte, the exponent of a power of two as it is in a float32; and codes
+// are sign, two bits of exponent and one of mantissa: 0, 0.5, 1, 1.5, 2, 3, 4 and 6 with either sign.
 #pragma once
 
 #include <cstdint>
@@ -22,12 +25,23 @@ namespace splitserve {
 
 inline constexpr int64_t kPanelCols = 32;
 inline constexpr int64_t kGroupDepth = 32;
-inline constexpr int64_t kGroupScaleBytes = kPanelCols * 2;
+inline constexpr int64_t kInt4ScaleBytes = kPanelCols * 2;
+inline constexpr int64_t kMxfp4ScaleBytes = kPanelCols;
 inline constexpr int64_t kBlockDepth = 8;
 inline constexpr int64_t kBlockBytes = kPanelCols * 4;
-inline constexpr int64_t kGroupBytes = kGroupScaleBytes + kGroupDepth / kBlockDepth * kBlockBytes;
+inline constexpr int64_t kGroupCodeBytes = kGroupDepth / kBlockDepth * kBlockBytes;
 
 inline constexpr int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
+
+// Whether the weights are codes of 4 bits in groups with scales of their own.
+inline constexpr bool is_grouped(WeightFormat format) {
+  return format == WeightFormat::kInt4 || format == WeightFormat::kMxfp4;
+}
+
+// Bytes of the scales of a group of a panel, for formats with groups.
+inline constexpr int64_t scale_bytes(WeightFormat format) {
+  return format == WeightFormat::kInt4 ? kInt4ScaleBytes : kMxfp4ScaleBytes;
+}
 
 // Bytes of a panel.
 inline constexpr int64_t panel_bytes(WeightFormat format, int64_t depth) {
@@ -39,7 +53,8 @@ inline constexpr int64_t panel_bytes(WeightFormat format, int64_t depth) {
     case WeightFormat::kInt8:
       return ceil_div(depth, 2) * kPanelCols * 2;
     case WeightFormat::kInt4:
-      return ceil_div(depth, kGroupDepth) * kGroupBytes;
+    case WeightFormat::kMxfp4:
+      return ceil_div(depth, kGroupDepth) * (scale_bytes(format) + kGroupCodeBytes);
   }
   return 0;
 }

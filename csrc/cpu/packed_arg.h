@@ -13,21 +13,23 @@ inline WeightFormat format_of(const TensorView& packed) {
   const DLDataType type = packed.dtype();
   if (same_type(type, kFloat32Type)) return WeightFormat::kFloat32;
   if (same_type(type, kBFloat16Type)) return WeightFormat::kBFloat16;
-  return same_type(type, kInt8Type) ? WeightFormat::kInt8 : WeightFormat::kInt4;
+  if (same_type(type, kInt8Type)) return WeightFormat::kInt8;
+  const bool has_small_scales = packed.ndim() == 3 && packed.size(2) == kMxfp4ScaleBytes + kGroupCodeBytes;
+  return has_small_scales ? WeightFormat::kMxfp4 : WeightFormat::kInt4;
 }
 
 // A weight of [cols, depth] as packed.h describes it: [panels, steps, 32, pair], or of uint8
-// [panels, groups, bytes] for int4; dense.
-inline WeightFormat packed_arg(const TensorView& packed, int64_t cols, int64_t depth) {
+// [panels, groups, bytes] for int4 and MXFP4; dense. Or `count` of them, one behind the other.
+inline WeightFormat packed_arg(const TensorView& packed, int64_t cols, int64_t depth, int64_t count = 1) {
   const Arg arg = cpu_arg(packed, "packed").type({kFloat32Type, kBFloat16Type, kInt8Type, kUint8Type});
   const WeightFormat format = format_of(packed);
-  if (format == WeightFormat::kInt4) {
-    arg.rank(3).size(1, ceil_div(depth, kGroupDepth)).size(2, kGroupBytes);
+  if (is_grouped(format)) {
+    arg.rank(3).size(1, ceil_div(depth, kGroupDepth)).size(2, scale_bytes(format) + kGroupCodeBytes);
   } else {
     const PackedLayout layout(format, depth);
     arg.rank(4).size(1, layout.steps).size(2, kPanelCols).size(3, layout.pair);
   }
-  arg.size(0, ceil_div(cols, kPanelCols));
+  arg.size(0, count * ceil_div(cols, kPanelCols));
   SPLITSERVE_CHECK_VALUE(packed.IsContiguous(), "packed: must be contiguous");
   return format;
 }

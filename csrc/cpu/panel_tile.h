@@ -92,8 +92,9 @@ struct PanelTile {
 };
 
 // Groups: the sum of each is multiplied with its scale and added to those before.
-template <int kRows, int kLines>
-struct PanelTile<Int4Weights, kRows, kLines> {
+template <typename Format, int kRows, int kLines>
+  requires(is_grouped(Format::kFormat))
+struct PanelTile<Format, kRows, kLines> {
   using X = BFloat16;
   using Sums = Vec[kRows][kPanelVecs];
 
@@ -110,12 +111,13 @@ struct PanelTile<Int4Weights, kRows, kLines> {
   }
 
  private:
+  static constexpr int64_t kGroupBytes = Format::kUnitBytes;
   static constexpr int kBlocks = kGroupDepth / kBlockDepth, kBlockSteps = kBlockDepth / 2;
 
   SPLITSERVE_INLINE static auto pair_of(const char* group, int64_t block, int j) {
-    const char* start = group + kGroupScaleBytes + block * kBlockBytes;
+    const char* start = group + Format::kScaleBytes + block * kBlockBytes;
     return [start, j](int v)
-               __attribute__((always_inline)) { return Int4Weights::pair(Int4Weights::load(start, v), j); };
+               __attribute__((always_inline)) { return Format::decode(Format::load(start, v), j); };
   }
 
   // Groups do not depend on each other until they are added, in order, to the sums. What they fetch is spread
@@ -162,7 +164,7 @@ struct PanelTile<Int4Weights, kRows, kLines> {
     asm volatile("" : "+m"(sums));
 #pragma GCC unroll 8
     for (int v = 0; v < kPanelVecs; ++v) {
-      const Vec scale = load(reinterpret_cast<const BFloat16*>(group) + v * kLanes);
+      const Vec scale = Format::scale(group, v);
 #pragma GCC unroll 16
       for (int i = 0; i < kRows; ++i) sums[i][v] = fma(part[i][v], scale, sums[i][v]);
     }

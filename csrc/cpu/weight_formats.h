@@ -1,8 +1,7 @@
 // How the forms in which weights are kept become operands of a dot product: one struct per format.
 //
-// Formats of steps have load(), from the bytes of a step to the operands of a panel's registers; int4 works
-// on groups and has pair(), from 32 bits per output to the operand of pair j of a block. Integers convert
-// exactly, so scales can be applied to the sums.
+// Formats of steps have load(), from the bytes of a step to the operands of a panel's registers; those of
+// groups have decode(). Codes convert exactly, so scales can be applied to the sums.
 #pragma once
 
 #include "cpu/dot_step.h"
@@ -109,32 +108,84 @@ struct Int8Weights {
 #endif
 };
 
-struct Int4Weights {
+// Codes of 4 bits in groups of 32: Codes has decode(), from 32 bits per output to the operand of pair j of a
+// block, and scale(), from the beginning of a group to the scales of a register of outputs.
+template <typename Codes, WeightFormat format>
+struct GroupWeights : Codes {
   using X = BFloat16;
-  static constexpr WeightFormat kFormat = WeightFormat::kInt4;
+  static constexpr WeightFormat kFormat = format;
   static constexpr int kMaxRows = kGroupRows;
-  static constexpr int64_t kUnitBytes = kGroupBytes;
+  static constexpr int64_t kScaleBytes = scale_bytes(format);
+  static constexpr int64_t kUnitBytes = kScaleBytes + kGroupCodeBytes;
   SPLITSERVE_INLINE static UintVec load(const char* block, int vec) {
     UintVec nibbles;
     std::memcpy(&nibbles, block + vec * kLanes * 4, sizeof nibbles);
     return nibbles;
   }
-  SPLITSERVE_INLINE static DotStep<X>::Operand pair(UintVec nibbles, int j) {
+};
+
 #if defined(__AVX512BF16__)
-    // The look-up takes the lowest 5 bits of each half as index; both values of the fifth find the same.
-    const __m512i values = _mm512_broadcast_i64x4(
+// The operand of pair j of a block by a look-up, which takes the lowest 5 bits of each half as index: the
+// values of 16 codes, the same for both values of the fifth bit.
+SPLITSERVE_INLINE DotStep<BFloat16>::Operand look_up_pair(__m256i values, UintVec nibbles, int j) {
+  return reinterpret_cast<__m512bh>(_mm512_permutexvar_epi16(reinterpret_cast<__m512i>(nibbles >> (4 * j)),
+                                                             _mm512_broadcast_i64x4(values)));
+}
+#endif
+
+// From -8 to 7.
+struct Int4Codes {
+  SPLITSERVE_INLINE static DotStep<BFloat16>::Operand decode(UintVec nibbles, int j) {
+#if defined(__AVX512BF16__)
+    const __m256i values =
         _mm256_setr_epi16(0x0000, 0x3f80, 0x4000, 0x4040, static_cast<short>(0x4080), 0x40a0, 0x40c0, 0x40e0,
                           static_cast<short>(0xc100), static_cast<short>(0xc0e0), static_cast<short>(0xc0c0),
                           static_cast<short>(0xc0a0), static_cast<short>(0xc080), static_cast<short>(0xc040),
-                          static_cast<short>(0xc000), static_cast<short>(0xbf80)));
-    return reinterpret_cast<__m512bh>(
-        _mm512_permutexvar_epi16(reinterpret_cast<__m512i>(nibbles >> (4 * j)), values));
+                          static_cast<short>(0xc000), static_cast<short>(0xbf80));
+    return look_up_pair(values, nibbles, j);
 #else
     const IntVec even = reinterpret_cast<IntVec>(nibbles << (28 - 4 * j)) >> 28;
     const IntVec odd = reinterpret_cast<IntVec>(nibbles << (12 - 4 * j)) >> 28;
     return {__builtin_convertvector(even, Vec), __builtin_convertvector(odd, Vec)};
 #endif
   }
+  SPLITSERVE_INLINE static Vec scale(const char* group, int vec) {
+    return ::splitserve::SPLITSERVE_ISA::load(reinterpret_cast<const BFloat16*>(group) + vec * kLanes);
+  }
 };
+using Int4Weights = GroupWeights<Int4Codes, WeightFormat::kInt4>;
+
+// 0, 0.5, 1, 1.5, 2, 3, 4 and 6 with either sign.
+struct Mxfp4Codes {
+  SPLITSERVE_INLINE static DotStep<BFloat16>::Operand decode(UintVec nibbles, int j) {
+#if defined(__AVX512BF16__)
+    const __m256i values =
+        _mm256_setr_epi16(0x0000, 0x3f00, 0x3f80, 0x3fc0, 0x4000, 0x4040, static_cast<short>(0x4080), 0x40c0,
+                          static_cast<short>(0x8000), static_cast<short>(0xbf00), static_cast<short>(0xbf80),
+                          static_cast<short>(0xbfc0), static_cast<short>(0xc000), static_cast<short>(0xc040),
+                          static_cast<short>(0xc080), static_cast<short>(0xc0c0));
+    return look_up_pair(values, nibbles, j);
+#else
+    return {value(nibbles >> (4 * j)), value(nibbles >> (16 + 4 * j))};
+#endif
+  }
+  SPLITSERVE_INLINE static Vec scale(const char* group, int vec) {
+    typedef uint8_t ByteVec __attribute__((vector_size(kLanes)));
+    ByteVec exponents;
+    std::memcpy(&exponents, group + vec * kLanes, sizeof exponents);
+    return as_float(__builtin_convertvector(exponents, UintVec) << 23);
+  }
+
+ private:
+  // Of the code in the lowest 4 bits. From 1 on its exponent and mantissa are those of a float that is moved.
+  SPLITSERVE_INLINE static Vec value(UintVec code) {
+    const UintVec magnitude = code & 7u, sign = (code & 8u) << 28;
+    const Vec normal = as_float((magnitude << 22) + (126u << 23));
+    const Vec small = __builtin_convertvector(reinterpret_cast<IntVec>(magnitude), Vec) * 0.5f;
+    const Vec value = magnitude < 2u ? small : normal;
+    return as_float(as_uint(value) | sign);
+  }
+};
+using Mxfp4Weights = GroupWeights<Mxfp4Codes, WeightFormat::kMxfp4>;
 
 }  // namespace splitserve::SPLITSERVE_ISA

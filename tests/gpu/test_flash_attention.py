@@ -141,7 +141,6 @@ def test_an_edition_attends_as_we_do(
         outputs = attend_by(real_gpu.device, backend, batch, spans, sliding_window)
         ours = attend(real_gpu, batch, spans, sliding_window=sliding_window)
         for sequence, (begin, _), out, our in zip(sequences, spans, outputs, ours, strict=True):
-            options = {"begin": begin, "sliding_window": sliding_window}
-            exact = reference(widened(sequence), shape.scale, **options)
-            assert_as_exact_as_torch(out, reference(sequence, shape.scale, **options), exact)
+            rule = (shape.scale, begin, sliding_window)
+            assert_as_exact_as_torch(out, reference(sequence, *rule), reference(widened(sequence), *rule))
             torch.testing.assert_close(out, our, atol=0.02, rtol=0.02)

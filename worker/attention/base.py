@@ -36,11 +36,14 @@ class Scores(NamedTuple):
         scale: multiplies them, usually D ** -0.5.
         sliding_window: a token sees itself and the sliding_window - 1 tokens before it; 0 = no window.
         softcap: scaled scores s become softcap * tanh(s / softcap); 0: they stay.
+        sinks: [Hq], like the queries: in the softmax of each head a position more, which has this score and
+            no value; None for none.
     """
 
     scale: float
     sliding_window: int = 0
     softcap: float = 0.0
+    sinks: torch.Tensor | None = None
 
 
 class AttentionBackend(ABC):

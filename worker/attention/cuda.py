@@ -66,6 +66,7 @@ class CudaAttention(AttentionBackend):
         scores: Scores,
     ) -> None:
         """See AttentionBackend.attend."""
+        assert scores.sinks is None, "a model with sinks gets another backend"
         window = scores.sliding_window
         plan = self._plans.get(window)
         if plan is None:
@@ -78,7 +79,9 @@ class CudaAttention(AttentionBackend):
             meta.block_tables,
             meta.cu_seqlens_q,
             meta.seq_lens,
-            *scores,
+            scores.scale,
+            window,
+            scores.softcap,
             plan=plan,
             partials=self._partials,
         )

@@ -62,6 +62,7 @@ class FlashAttention(AttentionBackend):
     ) -> None:
         """See AttentionBackend.attend."""
         assert not scores.softcap, "a model with soft caps gets another backend"
+        assert scores.sinks is None, "a model with sinks gets another backend"
         sliding_window = scores.sliding_window
         if sliding_window:
             tables = self._tables.get(sliding_window)

@@ -18,6 +18,7 @@ class AttentionNeeds(NamedTuple):
         head_dim: elements of a head.
         num_heads, num_kv_heads: of the whole model, across all ranks; the first is a multiple of the second.
         softcap: scores are capped softly.
+        sinks: heads have sinks.
         batch_invariant: a row's result must be bitwise independent of its batch.
     """
 
@@ -27,6 +28,7 @@ class AttentionNeeds(NamedTuple):
     num_heads: int
     num_kv_heads: int
     softcap: bool = False
+    sinks: bool = False
     batch_invariant: bool = False
 
     def __str__(self) -> str:

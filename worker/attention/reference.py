@@ -100,5 +100,9 @@ def _attend(q: torch.Tensor, keys: torch.Tensor, values: torch.Tensor, rule: Sco
     hidden = distance < 0
     if rule.sliding_window:
         hidden |= distance >= rule.sliding_window
-    weights = scores.masked_fill_(hidden, -torch.inf).softmax(dim=-1)
+    scores.masked_fill_(hidden, -torch.inf)
+    if rule.sinks is not None:
+        sinks = rule.sinks.float()[:, None, None].expand(-1, len(q), 1)
+        scores = torch.cat((scores, sinks), dim=-1)
+    weights = scores.softmax(dim=-1)[..., : len(keys)]
     return torch.einsum("hqk,khd->qhd", weights, values).to(q.dtype)

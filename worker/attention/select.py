@@ -76,6 +76,8 @@ def _cpu(device: Device, needs: AttentionNeeds) -> Choice:
 def _cuda(device: Device, needs: AttentionNeeds) -> Choice:
     if not isinstance(device, CudaDevice):
         return Choice(None, f"the device is {device.name}")
+    if needs.sinks:
+        return Choice(None, "it has no sinks")
     taken = device.cuda_ops.attention_shared_bytes(needs.head_dim) >> 10
     limit = device.cuda_ops.shared_bytes_limit(device.torch_device.index or 0) >> 10
     # The float32 kernel needs little shared memory.
@@ -91,6 +93,8 @@ def _flash_attn(device: Device, needs: AttentionNeeds) -> Choice:
         return Choice(None, "its bits may depend on the batch")
     if needs.softcap:
         return Choice(None, "its soft caps are not used, as no GPU has tested them")
+    if needs.sinks:
+        return Choice(None, "its sinks are not used")
     if needs.dtype not in (torch.bfloat16, torch.float16):
         return Choice(None, f"it has no {dtype_name(needs.dtype)}")
     found = find_edition(device.capability[0], needs, device.torch_device)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from splitserve.worker._native import load_library
+from splitserve.worker.ops.experts import ExpertOps
 from splitserve.worker.ops.interface import Kernels
 from splitserve.worker.ops.packed_weight import PackedWeight
 
@@ -21,9 +22,12 @@ class CpuOps(Kernels[PackedWeight]):
         library: a tvm_ffi.Module that exports the kernels.
     """
 
+    experts: CpuExpertOps
+
     def __init__(self, library: Any) -> None:
         super().__init__(library)
         self._library = library
+        self.experts = CpuExpertOps(library)
         self._linear = library.linear
         self._embedding = library.embedding
         self._paged_attention = library.paged_attention
@@ -85,6 +89,7 @@ class CpuOps(Kernels[PackedWeight]):
         scale: float,
         sliding_window: int = 0,
         softcap: float = 0.0,
+        sinks: Tensor | None = None,
     ) -> None:
         """Causal attention of prefill, chunk and decode rows over the paged cache.
 
@@ -99,10 +104,40 @@ class CpuOps(Kernels[PackedWeight]):
             scale: multiplies the scores.
             sliding_window: a token sees this many positions up to and including its own; 0: all.
             softcap: scores become softcap * tanh(score / softcap); 0: off.
+            sinks: [Hq], like q: the score of one more position, which has no value; None for none.
         """
         self._paged_attention(
-            out, q, k_cache, v_cache, block_tables, cu_seqlens_q, seq_lens, scale, sliding_window, softcap
+            out,
+            q,
+            k_cache,
+            v_cache,
+            block_tables,
+            cu_seqlens_q,
+            seq_lens,
+            scale,
+            sliding_window,
+            softcap,
+            sinks,
         )
+
+
+class CpuExpertOps(ExpertOps[PackedWeight]):
+    """The operations of experts in csrc/cpu.
+
+    Args:
+        library: a tvm_ffi.Module that exports the kernels.
+    """
+
+    def __init__(self, library: Any) -> None:
+        super().__init__(library)
+        self._linear = library.expert_linear
+
+    def linear(
+        self, out: Tensor, x: Tensor, weight: PackedWeight, starts: Tensor, bias: Tensor | None = None
+    ) -> None:
+        """See ExpertOps.linear."""
+        rows, depth = weight.shape
+        self._linear(out, x, weight.data, weight.scales, starts, rows // weight.num_experts, depth, bias)
 
 
 ops = CpuOps(load_library("splitserve_cpu"))

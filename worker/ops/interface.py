@@ -15,6 +15,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING, Any, Generic, Literal
 
+from splitserve.worker.ops.experts import ExpertOps
 from splitserve.worker.ops.matrix import MatrixT_contra, VocabularyPart
 from splitserve.worker.ops.sampling import SamplingOps
 
@@ -32,7 +33,10 @@ class Kernels(ABC, Generic[MatrixT_contra]):
 
     Attributes:
         sampling: those that turn logits into tokens.
+        experts: those of sparse layers; None on devices without them.
     """
+
+    experts: ExpertOps[MatrixT_contra] | None = None
 
     def __init__(self, library: Any) -> None:
         self.sampling = SamplingOps(library)

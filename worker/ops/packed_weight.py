@@ -2,56 +2,82 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import torch
 
 from splitserve.worker._native import load_library
-from splitserve.worker.ops.quantization import GROUP_COLUMNS, WeightForm, quantize_int4, quantize_int8
+from splitserve.worker.ops.quantization import (
+    GROUP_COLUMNS,
+    WeightForm,
+    quantize_int4,
+    quantize_int8,
+    quantize_mxfp4,
+)
 from splitserve.worker.pages import zero_pages
 
 _lib = load_library("splitserve_cpu")
 
 _PANEL_ROWS = 32
-_GROUP_BYTES = _PANEL_ROWS * (2 + GROUP_COLUMNS // 2)
+_GROUP_BYTES = {
+    "int4": _PANEL_ROWS * (2 + GROUP_COLUMNS // 2),
+    "mxfp4": _PANEL_ROWS * (1 + GROUP_COLUMNS // 2),
+}
 
 
 class PackedWeight:
     """A matrix [N, K] in panels of 32 rows; csrc/cpu/packed.h describes the layout.
+
+    The matrices of several experts, of N / E rows each, may lie below each other in it; each begins with a
+    panel of its own.
 
     It is made of zeros and filled piece by piece, so a checkpoint can be packed while it is read.
 
     Args:
         shape: (N, K), each at least 1.
         dtype: bfloat16 or float32, that of the activations it multiplies; bfloat16 if it is quantised.
-        form: "plain" keeps the values in dtype, "int8" with a scale per row, "int4" with a scale per 32
-            columns of a row.
+        form: "plain" keeps the values in dtype, "int8" with a scale per row, "int4" and "mxfp4" with a scale
+            per 32 columns of a row.
+        num_experts: E; N is a multiple of it.
 
     Attributes:
         shape: (N, K).
         dtype: of the activations.
-        form: as given.
-        data: [ceil(N / 32), ceil(K / pair), 32, pair], pair 1 for float32 and 2 for bfloat16 and int8;
-            for int4 uint8 [ceil(N / 32), ceil(K / 32), 576].
+        form, num_experts: as given.
+        data: [E * ceil(N / E / 32), ceil(K / pair), 32, pair], pair 1 for float32 and 2 for bfloat16 and
+            int8; for int4 and mxfp4 uint8 [E * ceil(N / E / 32), ceil(K / 32), 576 or 544].
         scales: float32 [N] for int8, else None.
 
     Raises:
         OSError: there is not enough address space.
     """
 
-    __slots__ = ("data", "dtype", "form", "scales", "shape")
+    __slots__ = ("data", "dtype", "form", "num_experts", "scales", "shape")
 
-    def __init__(self, shape: tuple[int, int], dtype: torch.dtype, form: WeightForm = "plain") -> None:
+    def __init__(
+        self, shape: tuple[int, int], dtype: torch.dtype, form: WeightForm = "plain", num_experts: int = 1
+    ) -> None:
         assert form == "plain" or dtype == torch.bfloat16, "quantised weights multiply bfloat16"
+        assert shape[0] % num_experts == 0, "experts have the same sizes"
         self.shape = shape
         self.dtype = dtype
         self.form = form
-        self.data = _panels(shape, dtype, form)
+        self.num_experts = num_experts
+        self.data = _panels(num_experts, (shape[0] // num_experts, shape[1]), dtype, form)
         self.scales = torch.zeros(shape[0]) if form == "int8" else None
 
     @classmethod
     def of(cls, matrix: torch.Tensor, form: WeightForm = "plain") -> PackedWeight:
         """Pack a whole matrix [N, K]."""
-        weight = cls((matrix.shape[0], matrix.shape[1]), matrix.dtype, form)
-        weight.fill(matrix)
+        return cls.of_experts([matrix], form)
+
+    @classmethod
+    def of_experts(cls, matrices: Sequence[torch.Tensor], form: WeightForm = "plain") -> PackedWeight:
+        """Pack the whole matrices of experts, [N / E, K] each."""
+        rows, columns = matrices[0].shape
+        weight = cls((len(matrices) * rows, columns), matrices[0].dtype, form, len(matrices))
+        for expert, matrix in enumerate(matrices):
+            weight.fill(matrix, expert * rows)
         return weight
 
     @property
@@ -66,7 +92,7 @@ class PackedWeight:
         first_column: int = 0,
         kept: range | None = None,
     ) -> None:
-        """Write a rectangle of the matrix; whole rows if they are quantised.
+        """Write a rectangle of the matrix, or of an expert's; whole rows if they are quantised.
 
         Args:
             source: [n, k], of any strides; converted to the weight's dtype, or quantised.
@@ -85,8 +111,9 @@ class PackedWeight:
         if first_column != 0 or num_kept != self.shape[1] or (kept is not None and self.form != "int8"):
             raise ValueError(f"source: expected whole rows of {self.shape[1]} to quantize")
         if self.scales is None:
-            codes, scales = quantize_int4(source)
-            _lib.pack_int4(self.data, codes, scales, *self.shape, first_row)
+            codes, scales = (quantize_int4 if self.form == "int4" else quantize_mxfp4)(source)
+            data, shape, row = self._expert_of(first_row)
+            _lib.pack_codes(data, codes, scales, *shape, row)
         else:
             codes, scales = quantize_int8(source)
             if kept is not None:
@@ -96,14 +123,23 @@ class PackedWeight:
 
     def _pack(self, source: torch.Tensor, first_row: int, first_column: int) -> None:
         """Write a rectangle [n, k] of any strides, in the dtype of `data`."""
-        _lib.pack_weight(self.data, source, *self.shape, first_row, first_column)
+        data, shape, row = self._expert_of(first_row)
+        _lib.pack_weight(data, source, *shape, row, first_column)
+
+    def _expert_of(self, row: int) -> tuple[torch.Tensor, tuple[int, int], int]:
+        """Return panels and shape of the expert that a row belongs to, and its row there."""
+        expert_rows, num_panels = self.shape[0] // self.num_experts, len(self.data) // self.num_experts
+        expert, own_row = divmod(row, expert_rows)
+        panels = self.data[expert * num_panels : (expert + 1) * num_panels]
+        return panels, (expert_rows, self.shape[1]), own_row
 
 
-def _panels(shape: tuple[int, int], dtype: torch.dtype, form: WeightForm) -> torch.Tensor:
+def _panels(num_experts: int, shape: tuple[int, int], dtype: torch.dtype, form: WeightForm) -> torch.Tensor:
     rows, columns = shape
-    num_panels = -(-rows // _PANEL_ROWS)
-    if form == "int4":
-        return zero_pages((num_panels, -(-columns // GROUP_COLUMNS), _GROUP_BYTES), torch.uint8, huge=True)
+    num_panels = num_experts * -(-rows // _PANEL_ROWS)
+    if form in _GROUP_BYTES:
+        size = (num_panels, -(-columns // GROUP_COLUMNS), _GROUP_BYTES[form])
+        return zero_pages(size, torch.uint8, huge=True)
     pair = 4 // dtype.itemsize
     kept = torch.int8 if form == "int8" else dtype
     return zero_pages((num_panels, -(-columns // pair), _PANEL_ROWS, pair), kept, huge=True)

@@ -12,7 +12,7 @@ _lib = load_library("splitserve_cpu")
 
 GROUP_COLUMNS = 32
 
-WeightForm = Literal["plain", "int8", "int4"]
+WeightForm = Literal["plain", "int8", "int4", "mxfp4"]
 
 
 class WeightForms(NamedTuple):
@@ -41,7 +41,8 @@ class Quantized(NamedTuple):
 
     Attributes:
         codes: int8 [n, K].
-        scales: float32 [n] of a row's values, or bfloat16 [n, ceil(K / 32)] of a group's.
+        scales: float32 [n] of a row's values, or [n, ceil(K / 32)] of a group's, bfloat16 or, for MXFP4, the
+            exponents of float32 powers of two in uint8.
     """
 
     codes: torch.Tensor
@@ -67,6 +68,29 @@ def quantize_int4(rows: torch.Tensor) -> Quantized:
     scales = torch.empty(rows.shape[0], -(-rows.shape[1] // GROUP_COLUMNS), dtype=torch.bfloat16)
     _lib.quantize_int4(codes, scales, _readable(rows))
     return Quantized(codes, scales)
+
+
+def quantize_mxfp4(rows: torch.Tensor) -> Quantized:
+    """Round rows [n, K] to MXFP4: 0, 0.5, 1, 1.5, 2, 3, 4 or 6 times a power of two per 32 columns.
+
+    Rows that hold such numbers stay as they are. A group with a NaN or an infinite number becomes NaN.
+    """
+    codes = torch.empty(rows.shape, dtype=torch.int8)
+    scales = torch.empty(rows.shape[0], -(-rows.shape[1] // GROUP_COLUMNS), dtype=torch.uint8)
+    _lib.quantize_mxfp4(codes, scales, _readable(rows))
+    return Quantized(codes, scales)
+
+
+def dequantize_mxfp4(codes: torch.Tensor, scales: torch.Tensor) -> torch.Tensor:
+    """Return the numbers, bfloat16 [n, K], of rows of MXFP4 as checkpoints hold them.
+
+    Args:
+        codes: uint8 [n, K / 2], two per byte, the lower one first; contiguous rows.
+        scales: uint8 [n, K / 32], exponents of powers of two plus 127; 255 is NaN.
+    """
+    out = torch.empty(codes.shape[0], 2 * codes.shape[1], dtype=torch.bfloat16)
+    _lib.dequantize_mxfp4(out, codes, scales)
+    return out
 
 
 def _readable(rows: torch.Tensor) -> torch.Tensor:

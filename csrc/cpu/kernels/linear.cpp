@@ -1,8 +1,10 @@
-// Linear layer on packed weights: out[t, n] = x[t] . weight[n] + bias[n].
+// Linear layer on packed weights: out[t, n] = x[t] . weight[n] + bias[n]; and experts, each with its own
+// rows.
 #include "cpu/linear.h"
 
 #include <type_traits>
 
+#include "cpu/experts.h"
 #include "cpu/panel_tile.h"
 #include "cpu/parallel.h"
 
@@ -122,7 +124,7 @@ void tile(const LinearParams& p, int64_t row, int64_t panel, const Stretch& stre
 
 // Cache lines per unit of the format, half of them and a quarter.
 template <typename Format>
-inline constexpr int kAllLines = Format::kUnitBytes / 64;
+inline constexpr int kAllLines = (Format::kUnitBytes + 63) / 64;
 template <typename Format>
 inline constexpr int kHalfLines = (kAllLines<Format> + 1) / 2;
 template <typename Format>
@@ -212,19 +214,86 @@ void block_rows(const LinearParams& p, int64_t row, int64_t row_end, const Panel
   panel_rows<Format>(p, row, row_end, panels);
 }
 
+// Rows [first, end) of x in blocks that stay in the outer caches while all panels pass them: a task for each
+// block and panel.
+template <typename Format>
+class RowBlocks {
+ public:
+  RowBlocks(const LinearParams& p, int64_t first, int64_t end)
+      : first_(first), rows_(end - first), panels_(ceil_div(p.cols, kPanelCols)) {
+    int64_t most_rows = kRowBlockBytes / (p.depth * static_cast<int64_t>(sizeof(typename Format::X)) + 1);
+    if (most_rows < Format::kMaxRows) most_rows = Format::kMaxRows;
+    blocks_ = ceil_div(rows_, most_rows);
+  }
+
+  int64_t num_tasks() const { return blocks_ * panels_; }
+
+  int64_t panel_of_task(int64_t task) const { return task % panels_; }
+
+  // `next_panel` is the one that this thread works on afterwards.
+  void run(const LinearParams& p, int64_t task, int64_t next_panel) const {
+    const int64_t block = task / panels_;
+    block_rows<Format>(p, first_ + rows_ * block / blocks_, first_ + rows_ * (block + 1) / blocks_,
+                       {panel_of_task(task), next_panel});
+  }
+
+ private:
+  int64_t first_, rows_, panels_, blocks_;
+};
+
+// The task that a thread works on after `task` of [begin, end): threads take parts by turns.
+int64_t task_after(int64_t task, int64_t begin, int64_t end) {
+  return task + 1 < end ? task + 1 : begin + (end - begin) * num_threads();
+}
+
 template <typename Format>
 void run(const LinearParams& p) {
-  int64_t most_rows = kRowBlockBytes / (p.depth * static_cast<int64_t>(sizeof(typename Format::X)) + 1);
-  if (most_rows < Format::kMaxRows) most_rows = Format::kMaxRows;
-  const int64_t row_blocks = ceil_div(p.rows, most_rows);
-  const int64_t panels = ceil_div(p.cols, kPanelCols);
-  parallel_for(row_blocks * panels, p.rows * p.cols * p.depth, [&](int64_t begin, int64_t end) {
+  const RowBlocks<Format> blocks(p, 0, p.rows);
+  parallel_for(blocks.num_tasks(), p.rows * p.cols * p.depth, [&](int64_t begin, int64_t end) {
     for (int64_t task = begin; task < end; ++task) {
-      const int64_t block = task / panels;
-      // Threads take parts by turns.
-      const int64_t next = task + 1 < end ? task + 1 : begin + (end - begin) * num_threads();
-      block_rows<Format>(p, p.rows * block / row_blocks, p.rows * (block + 1) / row_blocks,
-                         {task % panels, next % panels});
+      blocks.run(p, task, blocks.panel_of_task(task_after(task, begin, end)));
+    }
+  });
+}
+
+// One expert's part of a call: its own weights, and all rows' places.
+template <typename Format>
+LinearParams params_of(const ExpertLinearParams& p, int64_t expert) {
+  LinearParams own = p.linear;
+  const int64_t panels = ceil_div(own.cols, kPanelCols);
+  own.weight = panel_of<Format>(own, expert * panels);
+  if (own.scales != nullptr) own.scales += expert * own.cols;
+  if (own.bias != nullptr) own.bias = static_cast<const typename Format::X*>(own.bias) + expert * own.cols;
+  return own;
+}
+
+// The tasks of all experts, one expert after the other.
+template <typename Format>
+void run_experts(const ExpertLinearParams& p) {
+  const int64_t panels = ceil_div(p.linear.cols, kPanelCols);
+  int64_t firsts[kMaxExperts + 1];  // first task of each expert
+  firsts[0] = 0;
+  for (int64_t expert = 0; expert < p.experts; ++expert) {
+    const RowBlocks<Format> blocks(p.linear, p.starts[expert], p.starts[expert + 1]);
+    firsts[expert + 1] = firsts[expert] + blocks.num_tasks();
+  }
+  const auto expert_of = [&](int64_t task, int64_t expert) {
+    while (firsts[expert + 1] <= task) ++expert;
+    return expert;
+  };
+  const int64_t tasks = firsts[p.experts], work = p.linear.rows * p.linear.cols * p.linear.depth;
+  parallel_for(tasks, work, [&](int64_t begin, int64_t end) {
+    for (int64_t task = begin, expert = 0; task < end;) {
+      expert = expert_of(task, expert);
+      const LinearParams own = params_of<Format>(p, expert);
+      const RowBlocks<Format> blocks(own, p.starts[expert], p.starts[expert + 1]);
+      for (; task < end && task < firsts[expert + 1]; ++task) {
+        const int64_t after = task_after(task, begin, end), next = after < tasks ? after : task;
+        const int64_t next_expert = expert_of(next, expert);
+        // Panels of all experts lie one behind the other.
+        const int64_t panel = blocks.panel_of_task(next - firsts[next_expert]);
+        blocks.run(own, task - firsts[expert], (next_expert - expert) * panels + panel);
+      }
     }
   });
 }
@@ -241,6 +310,23 @@ void linear(const LinearParams& params) {
       return run<Int8Weights>(params);
     case WeightFormat::kInt4:
       return run<Int4Weights>(params);
+    case WeightFormat::kMxfp4:
+      return run<Mxfp4Weights>(params);
+  }
+}
+
+void expert_linear(const ExpertLinearParams& params) {
+  switch (params.linear.format) {
+    case WeightFormat::kFloat32:
+      return run_experts<Float32Weights>(params);
+    case WeightFormat::kBFloat16:
+      return run_experts<BFloat16Weights>(params);
+    case WeightFormat::kInt8:
+      return run_experts<Int8Weights>(params);
+    case WeightFormat::kInt4:
+      return run_experts<Int4Weights>(params);
+    case WeightFormat::kMxfp4:
+      return run_experts<Mxfp4Weights>(params);
   }
 }
 

@@ -9,6 +9,42 @@ from splitserve.engine_core.checkpoint.config.traits import DecoderTraits
 from splitserve.engine_core.errors import ConfigError
 
 
+class ClampedSwiglu(msgspec.Struct, frozen=True, kw_only=True):
+    """An activation: min(gate, limit) * sigmoid(alpha * min(gate, limit)) * (up within +-limit, plus 1).
+
+    Attributes:
+        alpha, limit: above 0.
+    """
+
+    alpha: float
+    limit: float
+
+
+class ExpertConfig(msgspec.Struct, frozen=True, kw_only=True):
+    """The layers in which a router chooses a few of many MLPs for each token.
+
+    Attributes:
+        num_experts: E, of each sparse layer.
+        num_chosen: K, experts per token.
+        inner_size: inner width of an expert.
+        shared_size: inner width of the expert that all tokens pass; 0 for none.
+        adds_up: the weights of a token's chosen experts are divided by their sum, which is the softmax of
+            their logits alone; otherwise they are those of the softmax over all experts.
+        swiglu: the experts' activation; None for the MLP's.
+        is_mxfp4: the checkpoint holds their matrices in MXFP4, with which they are multiplied.
+        is_sparse: per layer, whether it has experts; others have an MLP.
+    """
+
+    num_experts: int
+    num_chosen: int
+    inner_size: int
+    shared_size: int = 0
+    adds_up: bool = True
+    swiglu: ClampedSwiglu | None = None
+    is_mxfp4: bool = False
+    is_sparse: tuple[bool, ...] = ()
+
+
 class ModelConfig(msgspec.Struct, frozen=True, kw_only=True):
     """A decoder-only model; the worker builds its layers from this alone.
 
@@ -30,6 +66,7 @@ class ModelConfig(msgspec.Struct, frozen=True, kw_only=True):
         sliding_windows: per layer, how many tokens a query sees, including itself; 0 for all.
         attention_scales: per layer, the factor of the dot product of query and key.
         ropes: per layer, its rotary embedding, None for a layer without; () for learned positions.
+        experts: of the sparse layers, None if there are none.
         traits: what else distinguishes the layers of the shared decoder.
         has_custom_code: config.json names Python code of the checkpoint's, which is never executed.
     """
@@ -54,6 +91,7 @@ class ModelConfig(msgspec.Struct, frozen=True, kw_only=True):
     sliding_windows: tuple[int, ...]
     attention_scales: tuple[float, ...]
     ropes: tuple[RopeConfig | None, ...] = ()
+    experts: ExpertConfig | None = None
     traits: DecoderTraits = DecoderTraits()
     has_custom_code: bool = False
 

@@ -38,6 +38,7 @@ class AttentionTraits(msgspec.Struct, frozen=True, kw_only=True):
             heads, or none.
         is_rotary_interleaved: elements of a head turn with their neighbours, 0 with 1, and not with those
             half a rotation away.
+        has_sinks: in its softmax each head has a position more, with a score of its own and no value.
         score_cap: scores are capped softly at this; 0: they are not.
     """
 
@@ -46,6 +47,7 @@ class AttentionTraits(msgspec.Struct, frozen=True, kw_only=True):
     output_bias: bool = False
     qk_norm: Literal["none", "head", "row"] = "none"
     is_rotary_interleaved: bool = False
+    has_sinks: bool = False
     score_cap: float = 0.0
 
 
@@ -63,6 +65,37 @@ class MlpTraits(msgspec.Struct, frozen=True, kw_only=True):
     inner: tuple[str, ...] = ("gate_proj", "up_proj")
     outer: str = "down_proj"
     bias: bool = False
+
+
+class ExpertTraits(msgspec.Struct, frozen=True, kw_only=True):
+    """How the checkpoint names the parts of a sparse layer; sizes and the rule of choice are in ExpertConfig.
+
+    Attributes:
+        module: the MLP of a sparse layer, within the layer.
+        router: within `module`.
+        inner: tensors of the projections into the experts' inner width, within `module`: gate before up, one
+            if it holds both. With {} in the place of its number each expert has its own; otherwise the
+            experts are stacked in one.
+        outer: of the projection back.
+        has_pairs: gate and up of a unit are neighbours; otherwise all gates come first.
+        is_transposed: stacked tensors are [E, in, out], not [E, out, in].
+        bias: the router has a bias, and so have the projections, in tensors of the same names and "_bias".
+        shared: the expert that all tokens pass, within the layer; "" for none.
+        shared_inner, shared_outer: its projections, likewise.
+        shared_gate: its gate, within `module`; "": its output is added as it is.
+    """
+
+    module: str = "mlp"
+    router: str = "gate"
+    inner: tuple[str, ...] = ("experts.{}.gate_proj.weight", "experts.{}.up_proj.weight")
+    outer: str = "experts.{}.down_proj.weight"
+    has_pairs: bool = False
+    is_transposed: bool = False
+    bias: bool = False
+    shared: str = ""
+    shared_inner: tuple[str, ...] = ("gate_proj", "up_proj")
+    shared_outer: str = "down_proj"
+    shared_gate: str = ""
 
 
 class Multipliers(msgspec.Struct, frozen=True, kw_only=True):
@@ -85,6 +118,8 @@ class DecoderTraits(msgspec.Struct, frozen=True, kw_only=True):
     """What the worker chooses the layers of the shared decoder by; the defaults are Llama's.
 
     Attributes:
+        mlp: of layers that are not sparse.
+        experts: of those that are.
         is_parallel: attention and MLP read the same norm, that before attention, and both are added.
         logits_cap: logits x become logits_cap * tanh(x / logits_cap); 0: they stay.
     """
@@ -92,6 +127,7 @@ class DecoderTraits(msgspec.Struct, frozen=True, kw_only=True):
     norms: NormTraits = NormTraits()
     attention: AttentionTraits = AttentionTraits()
     mlp: MlpTraits = MlpTraits()
+    experts: ExpertTraits = ExpertTraits()
     multipliers: Multipliers = Multipliers()
     is_parallel: bool = False
     logits_cap: float = 0.0

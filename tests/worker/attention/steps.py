@@ -30,6 +30,7 @@ class Case(NamedTuple):
     turned: int = 16
     norm_offset: float = 0.0
     softcap: float = 0.0
+    sinks: bool = False
 
     @property
     def scale(self) -> float:
@@ -44,6 +45,10 @@ def run_steps(backend: AttentionBackend, case: Case, seed: int = 0) -> Tensor:
     blocks = rng.sample(range(NUM_BLOCKS), NUM_BLOCKS)
     rows = [blocks[10 * i : 10 * i + 10] for i in range(3)]
     rotation = _rotation(case, generator)
+    sinks = None
+    if case.sinks:
+        # From hardly there to the highest score of all.
+        sinks = torch.linspace(-3, 9, case.num_heads).to(case.dtype)
     computed, outputs = [0, 0, 0], []
     for _ in range(5):
         counts = [rng.choice([1, 1, 2, 7]) for _ in rows]
@@ -54,7 +59,7 @@ def run_steps(backend: AttentionBackend, case: Case, seed: int = 0) -> Tensor:
         out = torch.full(q.shape, float("nan"), dtype=case.dtype)
         backend.begin_step(meta)
         backend.write(q, k, v, cache, meta, rotation)
-        backend.attend(out, q, cache, meta, Scores(case.scale, case.sliding_window, case.softcap))
+        backend.attend(out, q, cache, meta, Scores(case.scale, case.sliding_window, case.softcap, sinks))
         outputs.append(out)
         computed = [begin + count for begin, count in zip(computed, counts, strict=True)]
     return torch.cat(outputs)

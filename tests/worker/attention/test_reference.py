@@ -22,6 +22,8 @@ CASES = [
     Case(turns=True, norms=True),
     Case(turns=True, norms=True, turned=10, norm_offset=1.0),
     Case(softcap=2.0, sliding_window=5),
+    Case(sinks=True),
+    Case(sinks=True, sliding_window=5, num_heads=6),
 ]
 
 

@@ -88,7 +88,12 @@ class PagedBatch:
 
 
 def reference(
-    sequence: Sequence, scale: float, begin: int = 0, sliding_window: int = 0, softcap: float = 0.0
+    sequence: Sequence,
+    scale: float,
+    begin: int = 0,
+    sliding_window: int = 0,
+    softcap: float = 0.0,
+    sinks: Tensor | None = None,
 ) -> Tensor:
     """Causal attention of the positions from `begin` on, in the dtype of the sequence's tensors."""
     length, heads = sequence.q.shape[:2]
@@ -100,7 +105,10 @@ def reference(
     visible = torch.ones(length, length, dtype=torch.bool).tril()
     if sliding_window:
         visible &= ~torch.ones(length, length, dtype=torch.bool).tril(-sliding_window)
-    weights = scores.masked_fill(~visible[begin:], float("-inf")).softmax(-1)
+    scores = scores.masked_fill(~visible[begin:], float("-inf"))
+    if sinks is not None:
+        scores = torch.cat((scores, sinks.to(scores.dtype)[:, None, None].expand(-1, length - begin, 1)), -1)
+    weights = scores.softmax(-1)[..., :length]
     return (weights @ v.repeat_interleave(group, 0)).transpose(0, 1)
 
 

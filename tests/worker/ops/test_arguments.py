@@ -144,6 +144,7 @@ VALUE_ERRORS: list[tuple[str, Callable[[], None]]] = [
     ),
     ("scale", lambda: attend(scale=0.0)),
     ("softcap", lambda: attend(softcap=-1.0)),
+    ("sinks", lambda: attend(sinks=fp32(3))),
     ("sliding_window", lambda: attend(sliding_window=-1)),
     ("top_p: expected size 2", lambda: sample_with(top_p=fp32(3))),
     ("logits: unsupported", lambda: sample_with(logits=fp32(2, 0))),

@@ -45,6 +45,37 @@ def test_long_context_matches_reference(options: dict[str, Any], dtype: torch.dt
     assert_as_exact_as_torch(out, reference(sequence, shape.scale, begin, **options), exact)
 
 
+@pytest.mark.parametrize("sliding_window", [0, 37])
+@pytest.mark.parametrize("shape", SHAPES, ids=str)
+def test_sinks_take_their_share_of_each_row(shape: Shape, sliding_window: int, dtype: torch.dtype) -> None:
+    """From hardly any to all of it, whose score no exponential could hold alone."""
+    sinks = torch.linspace(-100, 200, shape.heads).to(dtype)
+    sequence = Sequence.random(shape, 130, dtype)
+    options: dict[str, Any] = {"sliding_window": sliding_window, "sinks": sinks}
+    batch = PagedBatch(shape, [sequence])
+    (whole,) = batch.attend([(0, 130)], **options)
+    exact = reference(widened(sequence), shape.scale, **options)
+    assert_as_exact_as_torch(whole, reference(sequence, shape.scale, **options), exact)
+    for begin, end in [(0, 1), (63, 64), (13, 120), (129, 130)]:
+        (part,) = batch.attend([(begin, end)], **options)
+        assert_same_bits(part, whole[begin:end])
+
+
+def test_sinks_of_a_long_context_do_not_depend_on_how_it_is_split(dtype: torch.dtype) -> None:
+    shape = Shape(4, 2, 24)
+    sequence = Sequence.random(shape, LONG, dtype)
+    batch, sinks = PagedBatch(shape, [sequence]), torch.tensor([-3.0, 0.0, 5.0, 9.0]).to(dtype)
+    (whole,) = batch.attend([(0, LONG)], sinks=sinks)
+    begin = LONG - 1
+    exact = reference(widened(sequence), shape.scale, begin, sinks=sinks)
+    plain = reference(sequence, shape.scale, begin, sinks=sinks)
+    assert_as_exact_as_torch(whole[begin:], plain, exact)
+    for threads in (1, 2, 7):
+        ops.set_num_threads(threads)
+        (part,) = batch.attend([(begin, LONG)], sinks=sinks)
+        assert_same_bits(part, whole[begin:])
+
+
 @pytest.mark.parametrize("steepness", [4.0, -4.0])
 def test_scores_that_rise_or_fall_along_the_context(steepness: float, dtype: torch.dtype) -> None:
     """Each chunk's scores leave those before it far behind, or are left behind by them."""

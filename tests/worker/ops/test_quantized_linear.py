@@ -8,7 +8,7 @@ from splitserve.worker.ops.cpu import ops
 from splitserve.worker.ops.packed_weight import PackedWeight
 from splitserve.worker.ops.quantization import WeightForm
 from tests.worker.ops.helpers import assert_same_bits
-from tests.worker.ops.quantized import FORMS, weight_and_values
+from tests.worker.ops.quantized import FORMS, MXFP4_VALUES, weight_and_values
 
 SHAPES = [(1, 1, 1), (1, 64, 9), (2, 33, 5), (3, 100, 64), (5, 257, 131), (18, 128, 70), (1, 31, 33)]
 
@@ -64,6 +64,13 @@ def test_every_number_of_rows_gives_a_row_the_same_bits(
 
 @pytest.mark.parametrize("out_dtype", [torch.float32, torch.bfloat16])
 def test_every_code_is_multiplied_exactly(out_dtype: torch.dtype, form: WeightForm) -> None:
+    if form == "mxfp4":
+        # Every group has the largest code, in front or behind.
+        values = MXFP4_VALUES[(torch.arange(72).unsqueeze(1) * 7 + torch.arange(288)) % 16]
+        out = torch.empty(288, 72, dtype=out_dtype)
+        ops.linear(out, torch.eye(288).bfloat16(), PackedWeight.of(values.bfloat16(), form))
+        assert torch.equal(out.float(), values.t())
+        return
     num_codes, lowest = (255, -127) if form == "int8" else (16, -8)
     # Every row and group has the code of the largest magnitude, so all scales are 1.
     codes = (torch.arange(72).unsqueeze(1) * 7 + torch.arange(288)) % num_codes + lowest
@@ -91,7 +98,7 @@ def test_pieces_of_whole_rows_give_what_the_whole_gives(depth: int, form: Weight
     for start, end in ((0, 1), (1, 41), (41, 75)):
         weight.fill(matrix[start:end].t().contiguous().t(), start)
     assert torch.equal(weight.data, whole.data)
-    if form != "int4":
+    if form == "int8":
         assert weight.scales is not None
         assert whole.scales is not None
         assert torch.equal(weight.scales, whole.scales)
@@ -106,11 +113,11 @@ def test_parts_of_rows_are_refused(form: WeightForm) -> None:
         weight.fill(torch.zeros(2, 70), 3)
 
 
-def test_rows_of_int8_can_be_looked_up_and_of_int4_not(form: WeightForm) -> None:
+def test_rows_of_int8_can_be_looked_up_and_of_others_not(form: WeightForm) -> None:
     weight, values = weight_and_values(70, 33, form)
     ids, out = torch.tensor([69, 0, 32, 69]), torch.empty(4, 33).bfloat16()
-    if form == "int4":
-        with pytest.raises(ValueError, match="int4 weights cannot be looked up"):
+    if form != "int8":
+        with pytest.raises(ValueError, match="weights in groups cannot be looked up"):
             ops.embedding(out, ids, weight)
     else:
         ops.embedding(out, ids, weight)

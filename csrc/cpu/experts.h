@@ -1,0 +1,62 @@
+// Arguments of the kernels around the products of experts: the choice, rows to their experts, and back.
+//
+// A token has `chosen` slots, one per expert that it passes; slot t * chosen + j is its j-th. Rows that are
+// grouped by expert are numbered by places.
+#pragma once
+
+#include <cstdint>
+
+#include "common/dtype.h"
+#include "cpu/isa.h"
+
+namespace splitserve {
+
+inline constexpr int64_t kMaxExperts = 1024;
+
+struct RouteParams {
+  float* weights;       // [tokens, chosen], in the order of the experts' logits
+  int32_t* ids;         // [tokens, chosen], the experts
+  int32_t* places;      // [tokens * chosen], of each slot; slots of one expert stay in order
+  int32_t* starts;      // [experts + 1]: expert e has the places starts[e] to starts[e + 1]
+  const float* logits;  // [tokens, experts]
+  int64_t logits_stride;
+  int64_t tokens, experts, chosen;
+  bool adds_up;  // weights are a softmax over the chosen, not over all
+};
+
+struct SpreadRowsParams {
+  char* out;      // [tokens * chosen] rows, by places
+  const char* x;  // [tokens] rows
+  const int32_t* places;
+  int64_t out_stride, x_stride, row_bytes;  // in bytes
+  int64_t tokens, chosen;
+};
+
+// gate * sigmoid(alpha * gate) * (up + 1), gates capped at limit and ups within +-limit.
+struct ClampedSwigluParams {
+  void* out;      // [rows, size]
+  const void* x;  // [rows, 2 * size], gate and up of each unit side by side
+  int64_t out_stride, x_stride;
+  int64_t rows, size;
+  float alpha, limit;
+  DType dtype;
+};
+
+struct CombineExpertsParams {
+  void* out;             // [tokens, size]
+  const float* y;        // [tokens * chosen, size], by places
+  const float* weights;  // [tokens, chosen]
+  const int32_t* places;
+  const float* shared;  // [tokens, size], added to the weighted sum; nullptr: none
+  const float* gate;    // [tokens], its sigmoid multiplies `shared`; nullptr: 1 does
+  int64_t out_stride, y_stride, shared_stride;
+  int64_t tokens, chosen, size;
+  DType out_dtype;
+};
+
+}  // namespace splitserve
+
+SPLITSERVE_DECLARE_KERNEL(route, RouteParams)
+SPLITSERVE_DECLARE_KERNEL(spread_rows, SpreadRowsParams)
+SPLITSERVE_DECLARE_KERNEL(clamped_swiglu, ClampedSwigluParams)
+SPLITSERVE_DECLARE_KERNEL(combine_experts, CombineExpertsParams)

@@ -1,0 +1,114 @@
+"""The operations of layers in which each token passes a few of many experts, on any device that has them.
+
+T: tokens, E: experts, K: experts per token, S = T * K: slots, slot t * K + j being the j-th of token t; N, D:
+outputs and inputs of an expert's matrix. Rows of slots are grouped by expert: the place of a slot is its row.
+The choice is data, never looked at by the host. Errors, dtypes and strides: see worker.ops.interface.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from typing import TYPE_CHECKING, Any, Generic, NamedTuple
+
+from splitserve.worker.ops.matrix import MatrixT_contra
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+
+class Routing(NamedTuple):
+    """Which experts the tokens of a step pass.
+
+    Attributes:
+        weights: float32 [T, K], what the experts' outputs are multiplied with, the largest first.
+        ids: int32 [T, K], the experts.
+        places: int32 [S]: slots of one expert stay in their order.
+        starts: int32 [E + 1]: the places of expert e are starts[e] to starts[e + 1].
+    """
+
+    weights: Tensor
+    ids: Tensor
+    places: Tensor
+    starts: Tensor
+
+
+class ExpertOps(ABC, Generic[MatrixT_contra]):
+    """Choice, products and weighted sum of experts; stateless.
+
+    Args:
+        library: a tvm_ffi.Module that exports the kernels.
+    """
+
+    def __init__(self, library: Any) -> None:
+        self._route = library.route
+        self._spread_rows = library.spread_rows
+        self._combine = library.combine_experts
+        self._clamped_swiglu = library.clamped_swiglu
+
+    def route(self, routing: Routing, logits: Tensor, adds_up: bool) -> None:
+        """Choose the K experts with the largest logits for each token; among equals the lower numbers.
+
+        Args:
+            routing: contiguous, overwritten.
+            logits: float32 [T, E], E at most 1024. A NaN is chosen first, and makes the weights NaN.
+            adds_up: the weights are the softmax of the chosen logits; otherwise of all.
+        """
+        self._route(*routing, logits, adds_up)
+
+    def spread_rows(self, out: Tensor, x: Tensor, places: Tensor) -> None:
+        """Copy each token's row to the places of its slots.
+
+        Args:
+            out: [S, D].
+            x: [T, D].
+            places: of a Routing.
+        """
+        self._spread_rows(out, x, places)
+
+    @abstractmethod
+    def linear(
+        self, out: Tensor, x: Tensor, weight: MatrixT_contra, starts: Tensor, bias: Tensor | None = None
+    ) -> None:
+        """Multiply rows starts[e] to starts[e + 1] with expert e's matrix, as Kernels.linear does.
+
+        Matrices of experts without rows are not read.
+
+        Args:
+            out: [S, N], dtype of x or float32.
+            x: [S, D], dtype of the weight.
+            weight: [E * N, D], made for E experts.
+            starts: of a Routing.
+            bias: [E * N], dtype of x, or None.
+        """
+
+    def clamped_swiglu(self, out: Tensor, x: Tensor, alpha: float, limit: float) -> None:
+        """Write gate * sigmoid(alpha * gate) * (up + 1) to out, gates capped at limit and ups within +-limit.
+
+        Args:
+            out: [S, I].
+            x: [S, 2 * I]: gate and up of each unit are neighbours.
+            alpha: above 0.
+            limit: above 0.
+        """
+        self._clamped_swiglu(out, x, alpha, limit)
+
+    def combine(
+        self,
+        out: Tensor,
+        y: Tensor,
+        routing: Routing,
+        shared: Tensor | None = None,
+        gate: Tensor | None = None,
+    ) -> None:
+        """Write the weighted sums of the experts' outputs, and what all tokens get beside them.
+
+        Sums are in float32, in the order of the weights, `shared` last.
+
+        Args:
+            out: [T, N], rounded once to its dtype.
+            y: float32 [S, N], by places.
+            routing: of the step.
+            shared: float32 [T, N], or None.
+            gate: float32 [T], `shared` is multiplied with its sigmoid; None for 1.
+        """
+        self._combine(out, y, routing.places, routing.weights, shared, gate)
