@@ -64,6 +64,37 @@ _FAMILIES: dict[str, dict[str, object]] = {
     "Glm4": {"head_dim": 16, "pad_token_id": None},
     "Gemma2": {"head_dim": 16},
     "Gemma3": {"head_dim": 16},
+    "Mixtral": {"num_local_experts": 5},
+    "Qwen2Moe": {
+        "num_experts": 7,
+        "moe_intermediate_size": 24,
+        "shared_expert_intermediate_size": 40,
+        "num_experts_per_tok": 3,
+    },
+    "Qwen3Moe": {
+        "head_dim": 24,
+        "num_experts": 7,
+        "moe_intermediate_size": 24,
+        "num_experts_per_tok": 3,
+        "norm_topk_prob": True,
+    },
+    "Olmoe": {"num_experts": 6, "num_experts_per_tok": 2, "pad_token_id": None},
+    "GptOss": {
+        "head_dim": 16,
+        "num_local_experts": 5,
+        "num_experts_per_tok": 3,
+        "sliding_window": 13,
+        "swiglu_limit": 1.0,
+        "rope_parameters": {
+            "rope_type": "yarn",
+            "rope_theta": 10000.0,
+            "factor": 4.0,
+            "truncate": False,
+            "original_max_position_embeddings": 128,
+        },
+    },
+    "GraniteMoe": {"num_local_experts": 5},
+    "GraniteMoeShared": {"num_local_experts": 5, "shared_intermediate_size": 40},
 }
 # Whose class of configs has another name.
 _CONFIGS = {"Gemma3": "Gemma3Text"}
@@ -141,6 +172,7 @@ def make_reference(spec: CheckpointSpec) -> PreTrainedModel:
         torch.manual_seed(spec.seed)
         model: PreTrainedModel = model_class(config)
         randomise_vectors(model)
+        _separate_experts(model)
     return model.eval()
 
 
@@ -158,10 +190,18 @@ def randomise_vectors(model: torch.nn.Module) -> None:
     """Draw norms and biases too: as ones and zeros they would hide that a loader mixes them up."""
     with torch.no_grad():
         for name, parameter in model.named_parameters():
-            if parameter.dim() == 1:
+            if parameter.dim() == 1 or name.endswith("_bias"):
                 centre = 1.0 if "norm" in name or "ln_" in name else 0.0
                 offset = 0.0 if name.endswith("bias") else centre
                 parameter.normal_(offset, 0.2)
+
+
+def _separate_experts(model: PreTrainedModel) -> None:
+    """Make routers' choices clear, so that rounding turns few: with other experts a token is another."""
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            if name.endswith((".gate.weight", ".router.weight")):
+                parameter *= 3
 
 
 def write_tokenizer(path: Path) -> None:

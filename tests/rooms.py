@@ -72,7 +72,7 @@ WORKER = {
     "attention": "device kv_cache ops pages",
     "batch": "attention device ops parallel",
     "layers": "attention device kv_cache ops parallel",
-    "weights": "device layers",
+    "weights": "device layers ops",
     "generic": "attention device kv_cache layers ops weights",
     "models": "attention device generic kv_cache layers ops parallel weights",
     "grammar": "batch ops",

@@ -13,7 +13,7 @@ import torch
 from safetensors.torch import save_file
 from tokenizers import Tokenizer
 
-from benchmarks.compare.shapes import SHAPES, Shape
+from benchmarks.compare.shapes import EXPERT_SHAPES, SHAPES, Shape
 from training.tokenizer import save_tokenizer, train_tokenizer
 
 CORPUS_BYTES = 12_000_000
@@ -41,7 +41,19 @@ def write_checkpoint(folder: Path, shape: Shape, seed: int = 0) -> None:
 
 def config(shape: Shape) -> dict[str, Any]:
     """Return the contents of config.json; rope under its old and its new name."""
-    names = {"llama": "LlamaForCausalLM", "qwen3": "Qwen3ForCausalLM"}
+    names = {
+        "llama": "LlamaForCausalLM",
+        "qwen3": "Qwen3ForCausalLM",
+        "qwen3_moe": "Qwen3MoeForCausalLM",
+    }
+    experts: dict[str, Any] = {}
+    if shape.experts is not None:
+        experts = {
+            "num_experts": shape.experts.total,
+            "num_experts_per_tok": shape.experts.chosen,
+            "moe_intermediate_size": shape.experts.size,
+            "norm_topk_prob": True,
+        }
     return {
         "architectures": [names[shape.architecture]],
         "model_type": shape.architecture,
@@ -65,6 +77,7 @@ def config(shape: Shape) -> dict[str, Any]:
         "bos_token_id": END_OF_TEXT_ID,
         "eos_token_id": END_OF_TURN_ID,
         "pad_token_id": PAD_ID,
+        **experts,
     }
 
 
@@ -95,13 +108,24 @@ def layer_sizes(shape: Shape) -> dict[str, tuple[int, ...]]:
         "self_attn.v_proj": (key, hidden),
         "self_attn.o_proj": (hidden, query),
         "post_attention_layernorm": (hidden,),
-        "mlp.gate_proj": (wide, hidden),
-        "mlp.up_proj": (wide, hidden),
-        "mlp.down_proj": (hidden, wide),
     }
-    if shape.architecture == "qwen3":
+    if shape.experts is None:
+        sizes |= _mlp_sizes("mlp", hidden, wide)
+    else:
+        sizes["mlp.gate"] = (shape.experts.total, hidden)
+        for expert in range(shape.experts.total):
+            sizes |= _mlp_sizes(f"mlp.experts.{expert}", hidden, shape.experts.size)
+    if shape.architecture != "llama":
         sizes |= {"self_attn.q_norm": (shape.head_dim,), "self_attn.k_norm": (shape.head_dim,)}
     return sizes
+
+
+def _mlp_sizes(name: str, hidden: int, wide: int) -> dict[str, tuple[int, ...]]:
+    return {
+        f"{name}.gate_proj": (wide, hidden),
+        f"{name}.up_proj": (wide, hidden),
+        f"{name}.down_proj": (hidden, wide),
+    }
 
 
 def make_tokenizer(shape: Shape) -> Tokenizer:
@@ -140,4 +164,4 @@ def corpus() -> Iterator[str]:
 
 if __name__ == "__main__":
     target = Path(sys.argv[1])
-    write_checkpoint(target, SHAPES[target.name])
+    write_checkpoint(target, {**SHAPES, **EXPERT_SHAPES}[target.name])

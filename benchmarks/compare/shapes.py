@@ -5,16 +5,30 @@ from __future__ import annotations
 from typing import Literal, NamedTuple
 
 
+class Experts(NamedTuple):
+    """MLPs of which each token passes a few.
+
+    Attributes:
+        total, chosen: of a layer, and per token.
+        size: inner width.
+    """
+
+    total: int
+    chosen: int
+    size: int
+
+
 class Shape(NamedTuple):
     """Sizes of a decoder with tied embeddings.
 
     Attributes:
-        architecture: "llama", or "qwen3", which normalises queries and keys per head.
+        architecture: "llama", or "qwen3" and "qwen3_moe", which normalise queries and keys per head.
         context: longest sequence in tokens.
         tokenizer_size: tokens that the tokenizer is trained to; ids beyond them get a text of their own.
+        experts: in place of the MLP of every layer; None for an MLP of intermediate_size.
     """
 
-    architecture: Literal["llama", "qwen3"]
+    architecture: Literal["llama", "qwen3", "qwen3_moe"]
     hidden_size: int
     num_layers: int
     num_heads: int
@@ -25,12 +39,15 @@ class Shape(NamedTuple):
     context: int
     rope_theta: float
     tokenizer_size: int
+    experts: Experts | None = None
 
     @property
     def num_parameters(self) -> int:
         """Weights of all matrices; the vectors of the norms are left out."""
         attention = 2 * self.hidden_size * self.head_dim * (self.num_heads + self.num_kv_heads)
         mlp = 3 * self.hidden_size * self.intermediate_size
+        if self.experts is not None:
+            mlp = self.hidden_size * self.experts.total * (3 * self.experts.size + 1)
         return self.vocab_size * self.hidden_size + self.num_layers * (attention + mlp)
 
     @property
@@ -46,4 +63,9 @@ SHAPES = {
     "small": Shape("llama", 576, 30, 9, 3, 64, 1536, 49152, 2048, 1e4, 32000),
     # Qwen3-0.6B.
     "medium": Shape("qwen3", 1024, 28, 16, 8, 128, 3072, 151936, 4096, 1e6, 32000),
+}
+# Compared with each other: as many weights meet a token in both, and four times as many lie in the second.
+EXPERT_SHAPES = {
+    "dense-250m": Shape("qwen3", 1024, 24, 16, 4, 64, 2048, 32768, 2048, 1e6, 32000),
+    "experts-1b": Shape("qwen3_moe", 1024, 24, 16, 4, 64, 2048, 32768, 2048, 1e6, 32000, Experts(24, 4, 512)),
 }

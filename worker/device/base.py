@@ -65,8 +65,16 @@ class Device(ABC):
     max_logits_bytes: int = 128 << 20
 
     @abstractmethod
-    def matrix(self, shape: tuple[int, int], dtype: torch.dtype, form: WeightForm) -> Matrix:
+    def matrix(
+        self, shape: tuple[int, int], dtype: torch.dtype, form: WeightForm, num_experts: int = 1
+    ) -> Matrix:
         """Allocate a weight, to be filled later, for activations of this dtype.
+
+        Args:
+            shape: (N, K).
+            dtype: of the activations.
+            form: in which it is kept.
+            num_experts: it holds the matrices of so many experts below each other.
 
         Raises:
             OSError, RuntimeError: there is not enough memory.

@@ -37,9 +37,11 @@ class CpuDevice(Device):
     def __init__(self, num_local_ranks: int = 1) -> None:
         self._num_local_ranks = num_local_ranks
 
-    def matrix(self, shape: tuple[int, int], dtype: torch.dtype, form: WeightForm) -> PackedWeight:
+    def matrix(
+        self, shape: tuple[int, int], dtype: torch.dtype, form: WeightForm, num_experts: int = 1
+    ) -> PackedWeight:
         """Reserve address space, backed by memory as it is filled."""
-        return PackedWeight(shape, dtype, form)
+        return PackedWeight(shape, dtype, form, num_experts)
 
     def place(self, tensors: Sequence[torch.Tensor]) -> Sequence[torch.Tensor]:
         """Return the tensors themselves."""

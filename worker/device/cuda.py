@@ -62,9 +62,12 @@ class CudaDevice(Device):
             torch.backends.cuda.matmul.allow_bf16_reduced_precision_reduction = False
             torch.backends.cuda.matmul.allow_fp16_reduced_precision_reduction = False
 
-    def matrix(self, shape: tuple[int, int], dtype: torch.dtype, form: WeightForm) -> DenseWeight:
+    def matrix(
+        self, shape: tuple[int, int], dtype: torch.dtype, form: WeightForm, num_experts: int = 1
+    ) -> DenseWeight:
         """Allocate a weight."""
         assert form == "plain", "quantised weights have been refused"
+        assert num_experts == 1, "experts have been refused"
         return DenseWeight(shape, dtype, self.torch_device)
 
     def place(self, tensors: Sequence[torch.Tensor]) -> Sequence[torch.Tensor]:

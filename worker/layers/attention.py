@@ -12,6 +12,7 @@ from splitserve.worker.kv_cache.layout import KVCache
 from splitserve.worker.layers.context import LayerContext
 from splitserve.worker.layers.linear import ColumnLinear, RowLinear
 from splitserve.worker.layers.norm import HeadNorms, RowNorms
+from splitserve.worker.layers.parameter import DenseParameter
 from splitserve.worker.layers.rotary import RotaryEmbedding
 
 
@@ -38,6 +39,7 @@ class Attention:
         output: maps [T, Hq * D] to [T, H].
         rotary: None if the model encodes positions elsewhere.
         norms: of queries and keys before the rotation, None for none.
+        sinks: scores of the heads' sinks, [Hq], None for none.
     """
 
     def __init__(
@@ -47,12 +49,14 @@ class Attention:
         projections: tuple[ColumnLinear, RowLinear],
         rotary: RotaryEmbedding | None = None,
         norms: HeadNorms | RowNorms | None = None,
+        sinks: DenseParameter | None = None,
     ) -> None:
         self._workspace = ctx.workspace
         self._backend = ctx.backend
         self._heads = heads
         self._qkv, self._output = projections
         self._rotary = rotary
+        self._sinks = sinks
         self._head_norms = norms if isinstance(norms, HeadNorms) else None
         self._row_norms = norms if isinstance(norms, RowNorms) else None
         assert rotary is not None or self._head_norms is None, "no model has these norms without a rotation"
@@ -63,7 +67,10 @@ class Attention:
         q, k, v = self._project(x)
         self._backend.write(q, k, v, kv_cache, meta, self._rotation())
         out = self._workspace.take_spaced("attended", x.shape[0], heads.num_heads * heads.head_dim)
-        self._backend.attend(out.view(q.shape), q, kv_cache, meta, heads.scores)
+        scores = heads.scores
+        if self._sinks is not None:
+            scores = scores._replace(sinks=self._sinks.tensor)
+        self._backend.attend(out.view(q.shape), q, kv_cache, meta, scores)
         return out
 
     def project(self, attended: torch.Tensor) -> torch.Tensor:

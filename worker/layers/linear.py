@@ -93,10 +93,14 @@ class RowLinear:
             self._ops.linear(out, x, self._weight.weight, bias)
             return out
         # Rounded once, after the sum, as on a single rank.
-        partial = self._workspace.take("partial_sums", count, width, torch.float32)
-        self._ops.linear(partial, x, self._weight.weight)
-        self._group.sum_into(out, partial, bias)
+        self._group.sum_into(out, self.partial("partial_sums", x), bias)
         return out
+
+    def partial(self, role: str, x: torch.Tensor) -> torch.Tensor:
+        """Return this rank's part of x W^T, float32, in the buffer of that role."""
+        partial = self._workspace.take(role, x.shape[0], self._weight.shape[0], torch.float32)
+        self._ops.linear(partial, x, self._weight.weight)
+        return partial
 
 
 def _declare(
@@ -109,7 +113,9 @@ def _declare(
         assert pairs is None or not spec.transposed, "pairs are rows of the checkpoint's tensor"
         shape = (spec.in_features, out_features) if spec.transposed else (out_features, spec.in_features)
         for outputs in taken or [range(out_features)]:
-            weights.append(Part(f"{name}.weight", shape, row, spec.transposed, outputs, spec.inputs, pairs))
+            weights.append(
+                Part(f"{name}.weight", shape, row, spec.transposed, outputs, spec.inputs, pairs=pairs)
+            )
             biases.append(Part(f"{name}.bias", (out_features,), row, outputs=outputs, pairs=pairs))
             row += len(outputs)
     num_inputs = spec.in_features if spec.inputs is None else len(spec.inputs)

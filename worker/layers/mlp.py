@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Literal, NamedTuple
 
 import torch
@@ -40,7 +41,7 @@ class GatedMLP:
     """
 
     def __init__(self, ctx: LayerContext, name: str, spec: MlpSpec, activation: str) -> None:
-        self._activate = {"silu": ctx.ops.silu_and_mul, "gelu_tanh": ctx.ops.gelu_and_mul}[activation]
+        self._activate = gated_activation(ctx, activation)
         self._workspace = ctx.workspace
         units = ctx.share(spec.inner_size)
         self._num_units = len(units)
@@ -55,10 +56,22 @@ class GatedMLP:
 
     def __call__(self, x: torch.Tensor) -> torch.Tensor:
         """Map x [T, H] to [T, H] in the buffer of residual deltas."""
+        return self._down(self._units(x))
+
+    def partial(self, role: str, x: torch.Tensor) -> torch.Tensor:
+        """Return this rank's part of the output, float32 [T, H], in the buffer of that role."""
+        return self._down.partial(role, self._units(x))
+
+    def _units(self, x: torch.Tensor) -> torch.Tensor:
         gate_up = self._gate_up(x)
         activated = self._workspace.take_spaced("mlp_activated", x.shape[0], self._num_units)
         self._activate(activated, gate_up)
-        return self._down(activated)
+        return activated
+
+
+def gated_activation(ctx: LayerContext, name: str) -> Callable[[torch.Tensor, torch.Tensor], None]:
+    """Return the operation that multiplies activated gates with the rest, for "silu" or "gelu_tanh"."""
+    return {"silu": ctx.ops.silu_and_mul, "gelu_tanh": ctx.ops.gelu_and_mul}[name]
 
 
 class PlainMLP:

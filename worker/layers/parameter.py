@@ -40,11 +40,13 @@ class Part(NamedTuple):
 
     Attributes:
         name: in the checkpoint.
-        shape: in the checkpoint.
+        shape: in the checkpoint; dimensions before the last two count as more rows.
         first_row: row of the parameter where it starts.
         transposed: the checkpoint holds [in, out], the parameter [out, in].
         outputs: output range that this rank holds; None for all.
         inputs: input range that this rank holds, for a matrix; None for all.
+        all_inputs: those of the whole matrix that it is a part of, if the tensor stacks several; None: all.
+        is_mxfp4: the checkpoint holds it as codes of 4 bits and scales, in two tensors.
         pairs: its outputs are heads whose pairs the loader takes apart; None: as they are.
     """
 
@@ -54,7 +56,14 @@ class Part(NamedTuple):
     transposed: bool = False
     outputs: range | None = None
     inputs: range | None = None
+    all_inputs: range | None = None
+    is_mxfp4: bool = False
     pairs: HeadPairs | None = None
+
+    @property
+    def tensor_names(self) -> tuple[str, ...]:
+        """Names of the tensors that hold it: its own, or those of its codes and its scales."""
+        return (f"{self.name}_blocks", f"{self.name}_scales") if self.is_mxfp4 else (self.name,)
 
     @property
     def num_rows(self) -> int:
@@ -71,8 +80,13 @@ class Part(NamedTuple):
     @property
     def taken_inputs(self) -> range:
         """Inputs that this rank loads, for a matrix."""
-        if self.inputs is not None:
-            return self.inputs
+        return self.matrix_inputs if self.inputs is None else self.inputs
+
+    @property
+    def matrix_inputs(self) -> range:
+        """Inputs of the matrix, of all ranks."""
+        if self.all_inputs is not None:
+            return self.all_inputs
         return range(self.shape[0] if self.transposed else self.shape[-1])
 
 
@@ -166,13 +180,21 @@ class PackedParameter(Parameter):
 
     Args:
         form: whether and how it is quantised.
+        num_experts: how many experts' matrices lie below each other in it; each part belongs to one.
     """
 
-    __slots__ = ("_form", "_weight")
+    __slots__ = ("_form", "_num_experts", "_weight")
 
-    def __init__(self, shape: tuple[int, int], parts: Sequence[Part], form: WeightForm = "plain") -> None:
+    def __init__(
+        self,
+        shape: tuple[int, int],
+        parts: Sequence[Part],
+        form: WeightForm = "plain",
+        num_experts: int = 1,
+    ) -> None:
         super().__init__(shape, parts)
         self._form = form
+        self._num_experts = num_experts
         self._weight: Matrix | None = None
 
     @property
@@ -183,7 +205,8 @@ class PackedParameter(Parameter):
 
     def allocate(self, dtype: torch.dtype, device: Device) -> None:
         """Reserve its memory, backed as it is filled."""
-        self._weight = device.matrix((self.shape[0], self.shape[1]), dtype, self._form)
+        shape = (self.shape[0], self.shape[1])
+        self._weight = device.matrix(shape, dtype, self._form, self._num_experts)
 
     def takes_pieces(self, part: Part) -> bool:
         """False where scales need whole rows and the tensor is stored transposed."""
@@ -193,12 +216,15 @@ class PackedParameter(Parameter):
         """Return this rank's rectangle, with all inputs if an output's scale depends on all of them."""
         outputs, inputs = part.taken_outputs, part.taken_inputs
         if self._form == "int8":
-            inputs = part._replace(inputs=None).taken_inputs
+            inputs = part.matrix_inputs
         return Window(inputs, outputs) if part.transposed else Window(outputs, inputs)
 
     def fill(self, part: Part, first: int, rows: torch.Tensor) -> None:
         """Pack some rows of a part, or columns if the checkpoint holds it transposed."""
-        kept = part.inputs if self._form == "int8" else None
+        kept = None
+        if self._form == "int8" and part.inputs is not None:
+            first_input = part.matrix_inputs.start
+            kept = range(part.inputs.start - first_input, part.inputs.stop - first_input)
         if part.transposed:
             self.weight.fill(rows.t(), part.first_row, first, kept)
         else:

@@ -73,7 +73,8 @@ class WeightPlan:
     @property
     def names(self) -> list[str]:
         """Names of the checkpoint tensors it needs, each once."""
-        return list(self._shapes)
+        parts = (part for parameter in self._parameters for part in parameter.parts)
+        return list(dict.fromkeys(name for part in parts for name in part.tensor_names))
 
     @property
     def _shapes(self) -> dict[str, tuple[int, ...]]:
@@ -83,12 +84,28 @@ class WeightPlan:
         """Declare an attention or MLP matrix made of these parts."""
         return self._declare_matrix(shape, parts, self._forms.linear)
 
+    def declare_experts(
+        self, num_experts: int, shape: tuple[int, int], parts: Sequence[Part], form: WeightForm | None = None
+    ) -> PackedParameter:
+        """Declare the matrices of this shape of a layer's experts, one below the other.
+
+        Args:
+            num_experts: how many there are.
+            shape: (N, K) of each.
+            parts: one expert's after the other's.
+            form: in which they are kept; None for that of other matrices.
+        """
+        rows, columns = shape
+        return self._add(
+            PackedParameter((num_experts * rows, columns), parts, form or self._forms.linear, num_experts)
+        )
+
     def declare_head(self, name: str, shape: tuple[int, int], rows: range | None = None) -> PackedParameter:
         """Declare an output head, or an embedding tied to it: one checkpoint tensor, or rows of it."""
         return self._declare_rows(Part(name, shape, outputs=rows), self._forms.head)
 
     def declare_rows(self, name: str, shape: tuple[int, int], rows: range | None = None) -> PackedParameter:
-        """Declare a lookup table, never quantised: one checkpoint tensor, or rows of it."""
+        """Declare a matrix that is never quantised, a lookup table or a router: one tensor, or rows of it."""
         return self._declare_rows(Part(name, shape, outputs=rows), "plain")
 
     def declare(self, parameter: Parameter) -> None:
@@ -101,7 +118,9 @@ class WeightPlan:
     def _declare_matrix(
         self, shape: tuple[int, int], parts: Sequence[Part], form: WeightForm
     ) -> PackedParameter:
-        parameter = PackedParameter(shape, parts, form)
+        return self._add(PackedParameter(shape, parts, form))
+
+    def _add(self, parameter: PackedParameter) -> PackedParameter:
         self._parameters.append(parameter)
         return parameter
 

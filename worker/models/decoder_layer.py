@@ -12,10 +12,11 @@ from splitserve.worker.attention.metadata import AttentionMetadata
 from splitserve.worker.kv_cache.layout import KVCache
 from splitserve.worker.layers.attention import Attention, HeadLayout
 from splitserve.worker.layers.context import LayerContext
+from splitserve.worker.layers.experts import SparseMLP
 from splitserve.worker.layers.linear import ColumnLinear, LinearSpec, RowLinear, Source
 from splitserve.worker.layers.mlp import GatedMLP, MlpSpec, PlainMLP
 from splitserve.worker.layers.norm import HeadNorms, Norm, RowNorms, residual_norm
-from splitserve.worker.layers.parameter import HeadPairs
+from splitserve.worker.layers.parameter import HeadPairs, Part
 from splitserve.worker.layers.residual import BranchEnd, ResidualSum
 from splitserve.worker.layers.rotary import RotaryEmbedding
 from splitserve.worker.parallel.shares import scaled
@@ -55,7 +56,7 @@ class DecoderLayer:
         self._attention = _attention(ctx, config, f"{name}.self_attn", index, rotary)
         self._attention_end = _branch_end(ctx, config, name, norms.after_attention)
         self._mlp_begin = _branch_begin(ctx, config, name, norms.before_mlp)
-        self._mlp = _mlp(ctx, config, f"{name}.mlp")
+        self._mlp = _mlp(ctx, config, name, index)
         self._mlp_end = _branch_end(ctx, config, name, norms.after_mlp)
 
     def attend(
@@ -81,7 +82,7 @@ class ParallelLayer:
         self._ops = ctx.ops
         self._begin = _branch_begin(ctx, config, name, config.traits.norms.before_attention)
         self._attention = _attention(ctx, config, f"{name}.self_attn", index, rotary)
-        self._mlp = _mlp(ctx, config, f"{name}.mlp")
+        self._mlp = _mlp(ctx, config, name, index)
 
     def attend(
         self, delta: torch.Tensor | None, residual: torch.Tensor, meta: AttentionMetadata, kv_cache: KVCache
@@ -96,10 +97,12 @@ class ParallelLayer:
         return self._mlp(midway.normed)
 
 
-def _mlp(ctx: LayerContext, config: ModelConfig, name: str) -> GatedMLP | PlainMLP:
+def _mlp(ctx: LayerContext, config: ModelConfig, layer: str, index: int) -> GatedMLP | PlainMLP | SparseMLP:
+    if config.experts is not None and config.experts.is_sparse[index]:
+        return SparseMLP(ctx, config, layer)
     mlp = config.traits.mlp
     spec = MlpSpec(config.hidden_size, config.intermediate_size, mlp.inner, mlp.outer, bias=mlp.bias)
-    return (GatedMLP if mlp.is_gated else PlainMLP)(ctx, name, spec, config.activation)
+    return (GatedMLP if mlp.is_gated else PlainMLP)(ctx, f"{layer}.mlp", spec, config.activation)
 
 
 def _branch_begin(ctx: LayerContext, config: ModelConfig, layer: str, norm: str) -> Norm:
@@ -149,4 +152,8 @@ def _attention(
         config.head_dim,
         Scores(config.attention_scales[index], config.sliding_windows[index], traits.score_cap),
     )
-    return Attention(ctx, heads, (qkv, output), rotary, norms)
+    sinks = None
+    if traits.has_sinks:
+        part = Part(f"{name}.sinks", (config.num_heads,), outputs=share.queries)
+        sinks = ctx.plan.declare_vector(len(share.queries), [part])
+    return Attention(ctx, heads, (qkv, output), rotary, norms, sinks)

@@ -10,6 +10,7 @@ import msgspec
 import torch
 
 from splitserve.engine_core.checkpoint.config.model_config import ModelConfig
+from splitserve.engine_core.errors import ConfigError
 from splitserve.worker.attention.base import AttentionBackend
 from splitserve.worker.device.base import Device
 from splitserve.worker.device.workspace import Workspace
@@ -49,6 +50,18 @@ FAMILIES = {
 """By ModelConfig.family; the architectures are listed in engine_core/checkpoint/config/architectures.py."""
 
 
+def check_experts(config: ModelConfig, device: Device) -> None:
+    """Refuse a model whose sparse layers the device has no kernels for.
+
+    Raises:
+        ConfigError: names device and architecture.
+    """
+    if config.experts is not None and device.ops.experts is None:
+        raise ConfigError(
+            f"--device {device.name} does not support the experts of {config.architecture}: use --device cpu"
+        )
+
+
 def load_model(
     config: ModelConfig,
     dtype: torch.dtype,
@@ -72,7 +85,8 @@ def load_model(
             are asked of it.
 
     Raises:
-        ConfigError: the model cannot be sharded over this many ranks.
+        ConfigError: the model cannot be sharded over this many ranks, or has experts and the device cannot
+            compute them.
         ModelLoadError: names the file and tensor that is missing, has the wrong shape or is damaged; raised
             before the weights are allocated, unless a file is truncated while it is read.
     """
@@ -84,6 +98,7 @@ def load_model(
     elif config.tie_word_embeddings and has_own_head(Path(config.path), family.embedding, family.prefix):
         config = msgspec.structs.replace(config, tie_word_embeddings=False)
     ignored = [f"{HEAD}.weight"] if config.tie_word_embeddings else []
+    check_experts(config, device)
     workspace = Workspace(dtype, device.torch_device)
     if mesh.group is not None:
         check_shares(config, mesh.group.size, quantization)

@@ -65,21 +65,42 @@ def check_shares(config: ModelConfig, num_ranks: int, quantization: str) -> None
             f"--tensor-parallel-size must be 1 for {config.architecture}, got {num_ranks}: "
             "its norms are over all query or key heads, and no rank would have all"
         )
-    inner = config.intermediate_size
+    inner = _inner_sizes(config)
     _check(config.num_heads % num_ranks == 0, num_ranks, f"the {config.num_heads} attention heads")
     kv_heads = config.num_kv_heads
     divides = kv_heads % num_ranks == 0 or num_ranks % kv_heads == 0
     _check(divides, num_ranks, f"the {kv_heads} KV heads")
-    _check(inner % num_ranks == 0, num_ranks, f"the {inner} units of the MLP")
+    for name, size in inner.items():
+        _check(size % num_ranks == 0, num_ranks, f"the {size} units of the {name}")
     _check(config.vocab_size >= num_ranks, num_ranks, f"the {config.vocab_size} tokens of the vocabulary")
+    if config.experts is not None and config.experts.is_mxfp4:
+        _check_groups(num_ranks, {"experts": config.experts.inner_size // num_ranks}, "MXFP4")
     if quantization == "int4":
         attended = config.num_heads // num_ranks * config.head_dim
-        for name, size in (("attention heads", attended), ("MLP", inner // num_ranks)):
-            if size % GROUP_COLUMNS:
-                raise ConfigError(
-                    f"--tensor-parallel-size {num_ranks} leaves each rank {size} columns of the {name}, "
-                    f"but int4 quantizes groups of {GROUP_COLUMNS}"
-                )
+        shares = {name: size // num_ranks for name, size in inner.items()}
+        _check_groups(num_ranks, {"attention heads": attended, **shares}, "int4")
+
+
+def _inner_sizes(config: ModelConfig) -> dict[str, int]:
+    """Return the inner widths of the MLPs that the layers have."""
+    experts = config.experts
+    if experts is None:
+        return {"MLP": config.intermediate_size}
+    sizes = {"experts": experts.inner_size}
+    if experts.shared_size:
+        sizes["shared expert"] = experts.shared_size
+    if not all(experts.is_sparse):
+        sizes["MLP"] = config.intermediate_size
+    return sizes
+
+
+def _check_groups(num_ranks: int, shares: dict[str, int], form: str) -> None:
+    for name, size in shares.items():
+        if size % GROUP_COLUMNS:
+            raise ConfigError(
+                f"--tensor-parallel-size {num_ranks} leaves each rank {size} columns of the {name}, "
+                f"but {form} quantizes groups of {GROUP_COLUMNS}"
+            )
 
 
 def _check(is_possible: bool, num_ranks: int, what: str) -> None:

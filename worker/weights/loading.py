@@ -3,22 +3,20 @@
 from __future__ import annotations
 
 import logging
-import math
 import re
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import NamedTuple
 
-import numpy as np
-import numpy.typing as npt
 import torch
 
-from splitserve.engine_core.checkpoint.weight_files import Checkpoint, CheckpointTensor
+from splitserve.engine_core.checkpoint.weight_files import Checkpoint
 from splitserve.engine_core.errors import ModelLoadError
 from splitserve.engine_core.process.logs import log_event
 from splitserve.worker.device.base import Device
 from splitserve.worker.layers.parameter import Parameter, Part, Window
 from splitserve.worker.layers.weight_plan import WeightPlan
+from splitserve.worker.weights.tensor_source import Staging, TensorSource, make_source
 
 logger = logging.getLogger(__name__)
 
@@ -28,16 +26,15 @@ Loader = Callable[[str | Path, WeightPlan, torch.dtype, Device, Progress], None]
 
 # Large enough for full disk speed, small enough that progress is smooth and the staging buffer negligible.
 CHUNK_BYTES = 16 * 2**20
-_LOADABLE = {"F32": torch.float32, "BF16": torch.bfloat16, "F16": torch.float16}
 # Buffers that old versions of the reference implementation saved beside the weights.
 _HARMLESS = re.compile(r"(^|\.)(rotary_emb\.inv_freq|attn\.(masked_)?bias)$")
 _MAX_NAMED = 5
 
 
 class Assignment(NamedTuple):
-    """One checkpoint tensor and where it goes."""
+    """What the checkpoint holds of a part, and where it goes."""
 
-    source: CheckpointTensor
+    source: TensorSource
     parameter: Parameter
     part: Part
 
@@ -64,7 +61,7 @@ def load_weights(
         progress(0, total_bytes)
         _allocate(plan, dtype, device)
         loaded_bytes = 0
-        staging = _Staging(device)
+        staging = Staging(device)
         # In file order, so that the disk is read sequentially.
         for assignment in sorted(assignments, key=_file_order):
             for num_bytes in _stream(assignment, staging):
@@ -79,35 +76,24 @@ def match(checkpoint: Checkpoint, plan: WeightPlan) -> list[Assignment]:
         ModelLoadError: a tensor is missing, or has a wrong shape or a dtype that cannot be loaded.
     """
     assignments = []
-    missing = []
+    missing: dict[str, None] = {}
     for parameter in plan:
         for part in parameter.parts:
-            source = checkpoint.find(part.name, plan.optional_prefix)
-            if source is None:
-                missing.append(part.name)
+            found = {name: checkpoint.find(name, plan.optional_prefix) for name in part.tensor_names}
+            tensors = [tensor for tensor in found.values() if tensor is not None]
+            if len(tensors) == len(found):
+                assignments.append(Assignment(make_source(tensors, part), parameter, part))
             else:
-                _check_fits(source, part)
-                assignments.append(Assignment(source, parameter, part))
+                missing |= dict.fromkeys(name for name, tensor in found.items() if tensor is None)
     if missing:
-        raise ModelLoadError(f"{checkpoint.file_names}: missing {_named(missing)}")
+        raise ModelLoadError(f"{checkpoint.file_names}: missing {_named(list(missing))}")
     _report_unexpected(checkpoint, plan, assignments)
     return assignments
 
 
-def _check_fits(source: CheckpointTensor, part: Part) -> None:
-    where = f"{source.file.path}: tensor {source.name!r}"
-    if source.entry.shape != part.shape:
-        raise ModelLoadError(
-            f"{where} has shape {list(source.entry.shape)}, config.json asks for {list(part.shape)}"
-        )
-    if source.entry.dtype not in _LOADABLE:
-        raise ModelLoadError(
-            f"{where} has dtype {source.entry.dtype}; supported are {', '.join(_LOADABLE)}, not quantized"
-        )
-
-
 def _report_unexpected(checkpoint: Checkpoint, plan: WeightPlan, assignments: list[Assignment]) -> None:
-    used = {assignment.source.name for assignment in assignments} | plan.ignored_names
+    used = {tensor.name for assignment in assignments for tensor in assignment.source.tensors}
+    used |= plan.ignored_names
     extra = [
         tensor.name for tensor in checkpoint if tensor.name not in used and not _HARMLESS.search(tensor.name)
     ]
@@ -136,60 +122,26 @@ def _allocate(plan: WeightPlan, dtype: torch.dtype, device: Device) -> None:
 
 
 def _num_bytes(assignment: Assignment) -> int:
-    """Bytes that are read of a tensor."""
-    window = assignment.parameter.window(assignment.part)
-    return len(window.rows) * window.width * _LOADABLE[assignment.source.entry.dtype].itemsize
+    """Bytes that are read of the files."""
+    return assignment.source.num_bytes(assignment.parameter.window(assignment.part))
 
 
 def _file_order(assignment: Assignment) -> tuple[str, int]:
-    return assignment.source.file.path.name, assignment.source.entry.begin
+    first = assignment.source.tensors[0]
+    return first.file.path.name, first.entry.begin
 
 
-class _Staging:
-    """The buffer of all chunks, in memory that the device copies from; it grows to the largest."""
-
-    def __init__(self, device: Device) -> None:
-        self._device = device
-        self._buffer = torch.empty(0, dtype=torch.uint8)
-
-    def take(self, num_bytes: int) -> torch.Tensor:
-        """Return that many bytes of undefined content, lost when taken again."""
-        if self._buffer.numel() < num_bytes:
-            self._buffer = self._device.host_pages((num_bytes,), torch.uint8)
-        return self._buffer[:num_bytes]
-
-
-def _stream(assignment: Assignment, staging: _Staging) -> Iterable[int]:
-    """Read what this rank needs of a tensor in chunks of whole rows; yield the bytes of each."""
+def _stream(assignment: Assignment, staging: Staging) -> Iterable[int]:
+    """Read what this rank needs of a part in pieces of whole rows; yield the bytes of each."""
     source, parameter, part = assignment
     window = parameter.window(part)
-    dtype = _LOADABLE[source.entry.dtype]
-    row_bytes = window.width * dtype.itemsize
     num_rows = len(window.rows)
     # Whole heads where their elements change places.
     unit = part.pairs.head_dim if part.pairs else 1
-    units = max(1, CHUNK_BYTES // row_bytes // unit)
+    units = max(1, CHUNK_BYTES // source.row_bytes(window) // unit)
     rows_per_chunk = units * unit if parameter.takes_pieces(part) else num_rows
     for first in range(0, num_rows, rows_per_chunk):
-        rows = window.rows[first : first + rows_per_chunk]
-        chunk = staging.take(len(rows) * row_bytes)
-        _read(source, Window(rows, window.columns), chunk.numpy())
-        values = _shaped(chunk.view(dtype), window.columns)
+        piece = Window(window.rows[first : first + rows_per_chunk], window.columns)
+        values = source.read(piece, staging)
         parameter.fill(part, first, part.pairs.parted(values) if part.pairs else values)
-        yield len(chunk)
-
-
-def _shaped(values: torch.Tensor, columns: range | None) -> torch.Tensor:
-    return values if columns is None else values.view(-1, len(columns))
-
-
-def _read(source: CheckpointTensor, window: Window, target: npt.NDArray[np.uint8]) -> None:
-    """Read a rectangle: in one go if it holds whole rows, else row by row, so that no rank reads it all."""
-    itemsize = _LOADABLE[source.entry.dtype].itemsize
-    begin, columns = source.entry.begin, window.columns
-    row_elements = math.prod(source.entry.shape[1:])
-    if columns is None or len(columns) == row_elements:
-        source.file.read_into(begin + window.rows.start * row_elements * itemsize, target.data)
-        return
-    for row, piece in zip(window.rows, target.reshape(len(window.rows), -1), strict=True):
-        source.file.read_into(begin + (row * row_elements + columns.start) * itemsize, piece.data)
+        yield source.num_bytes(piece)

@@ -15,12 +15,18 @@ from splitserve.engine_core.checkpoint.config.families.cohere import read_cohere
 from splitserve.engine_core.checkpoint.config.families.gemma import read_gemma2, read_gemma3
 from splitserve.engine_core.checkpoint.config.families.glm import read_glm, read_glm4
 from splitserve.engine_core.checkpoint.config.families.gpt2 import read_gpt2
-from splitserve.engine_core.checkpoint.config.families.granite import read_granite
+from splitserve.engine_core.checkpoint.config.families.gpt_oss import read_gpt_oss
+from splitserve.engine_core.checkpoint.config.families.granite import read_granite, read_granite_moe
 from splitserve.engine_core.checkpoint.config.families.llama import read_llama
-from splitserve.engine_core.checkpoint.config.families.mistral import read_mistral
-from splitserve.engine_core.checkpoint.config.families.olmo import read_olmo2, read_olmo3
+from splitserve.engine_core.checkpoint.config.families.mistral import read_mistral, read_mixtral
+from splitserve.engine_core.checkpoint.config.families.olmo import read_olmo2, read_olmo3, read_olmoe
 from splitserve.engine_core.checkpoint.config.families.phi3 import read_phi3
-from splitserve.engine_core.checkpoint.config.families.qwen import read_qwen2, read_qwen3
+from splitserve.engine_core.checkpoint.config.families.qwen import (
+    read_qwen2,
+    read_qwen2_moe,
+    read_qwen3,
+    read_qwen3_moe,
+)
 from splitserve.engine_core.checkpoint.config.families.seed_oss import read_seed_oss
 from splitserve.engine_core.checkpoint.config.families.smollm3 import read_smollm3
 from splitserve.engine_core.checkpoint.config.families.starcoder2 import read_starcoder2
@@ -36,10 +42,12 @@ class Architecture(NamedTuple):
         model_type: the required value of the field of that name, if it is present. Otherwise libraries that
             choose a model by its type would run a different one with these weights.
         read: function of directory, architecture and fields that returns the config.
+        may_be_quantized: read() deals with quantization_config.
     """
 
     model_type: str
     read: Callable[[Path, str, Fields], ModelConfig]
+    may_be_quantized: bool = False
 
 
 ARCHITECTURES = {
@@ -50,14 +58,21 @@ ARCHITECTURES = {
     "GlmForCausalLM": Architecture("glm", read_glm),
     "Glm4ForCausalLM": Architecture("glm4", read_glm4),
     "GPT2LMHeadModel": Architecture("gpt2", read_gpt2),
+    "GptOssForCausalLM": Architecture("gpt_oss", read_gpt_oss, may_be_quantized=True),
     "GraniteForCausalLM": Architecture("granite", read_granite),
+    "GraniteMoeForCausalLM": Architecture("granitemoe", read_granite_moe),
+    "GraniteMoeSharedForCausalLM": Architecture("granitemoeshared", read_granite_moe),
     "LlamaForCausalLM": Architecture("llama", read_llama),
     "MistralForCausalLM": Architecture("mistral", read_mistral),
+    "MixtralForCausalLM": Architecture("mixtral", read_mixtral),
     "Olmo2ForCausalLM": Architecture("olmo2", read_olmo2),
     "Olmo3ForCausalLM": Architecture("olmo3", read_olmo3),
+    "OlmoeForCausalLM": Architecture("olmoe", read_olmoe),
     "Phi3ForCausalLM": Architecture("phi3", read_phi3),
     "Qwen2ForCausalLM": Architecture("qwen2", read_qwen2),
+    "Qwen2MoeForCausalLM": Architecture("qwen2_moe", read_qwen2_moe),
     "Qwen3ForCausalLM": Architecture("qwen3", read_qwen3),
+    "Qwen3MoeForCausalLM": Architecture("qwen3_moe", read_qwen3_moe),
     "SeedOssForCausalLM": Architecture("seed_oss", read_seed_oss),
     "SmolLM3ForCausalLM": Architecture("smollm3", read_smollm3),
     "Starcoder2ForCausalLM": Architecture("starcoder2", read_starcoder2),
@@ -91,7 +106,7 @@ def read_model_config(directory: str | Path, model_impl: str = "auto") -> ModelC
     config = open_config(path)
     name, architecture = _architecture(config, model_impl)
     for field, reason in _REFUSED.items():
-        if config.has(field):
+        if config.has(field) and not (field == "quantization_config" and architecture.may_be_quantized):
             raise config.unwanted(field, reason)
     # null counts as false here.
     if config.is_null("is_causal") or not config.boolean("is_causal", True):

@@ -6,6 +6,7 @@ import torch
 
 from tests.checkpoints import CheckpointSpec
 from tests.worker.models.dense_cases import DENSE_CASES, MAIN_DENSE_CASES
+from tests.worker.models.expert_cases import EXPERT_CASES, MAIN_EXPERT_CASES
 
 _LLAMA3 = {
     "rope_type": "llama3",
@@ -86,6 +87,7 @@ CASES: dict[str, CheckpointSpec] = {
         "gpt2", {"activation_function": "gelu", "scale_attn_weights": False, "n_layer": 1}
     ),
     **DENSE_CASES,
+    **EXPERT_CASES,
 }
 
 # For what does not depend on the layers of a model.
@@ -97,7 +99,7 @@ FEW_CASES = [
     "gpt2-tied",
 ]
 # One per architecture, for what is slower to test and does not differ within an architecture.
-MAIN_CASES = [*FEW_CASES, *MAIN_DENSE_CASES]
+MAIN_CASES = [*FEW_CASES, *MAIN_DENSE_CASES, *MAIN_EXPERT_CASES]
 
 
 def prompt(vocab_size: int, length: int, seed: int = 3) -> list[int]:

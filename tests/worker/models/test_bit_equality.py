@@ -14,7 +14,12 @@ from tests.worker.models.driver import Driver, Row
 
 LENGTH = 41
 DTYPES = [torch.float32, torch.bfloat16]
-QUANTIZED = [("llama-biases-sharded", torch.bfloat16, "int8"), ("gpt2-tied", torch.bfloat16, "int4")]
+QUANTIZED = [
+    ("llama-biases-sharded", torch.bfloat16, "int8"),
+    ("gpt2-tied", torch.bfloat16, "int4"),
+    ("qwen2moe", torch.bfloat16, "int8"),
+    ("qwen3moe", torch.bfloat16, "int4"),
+]
 
 
 @pytest.fixture(

@@ -13,15 +13,18 @@ from hypothesis import strategies as st
 from safetensors.torch import save_file
 
 from splitserve.engine_core.checkpoint.config.architectures import read_model_config
-from splitserve.engine_core.checkpoint.config.model_config import ModelConfig
+from splitserve.engine_core.checkpoint.config.model_config import ExpertConfig, ModelConfig
+from splitserve.engine_core.checkpoint.config.traits import ExpertTraits
 from splitserve.engine_core.errors import ConfigError
 from splitserve.worker.device.cpu import CpuDevice
+from splitserve.worker.layers.expert_parts import StoredExperts
 from splitserve.worker.layers.parameter import PackedParameter, Part
 from splitserve.worker.layers.weight_plan import WeightPlan
 from splitserve.worker.ops.cpu import ops
 from splitserve.worker.ops.packed_weight import PackedWeight
 from splitserve.worker.ops.quantization import FORMS
 from splitserve.worker.parallel.shares import check_shares, head_share, scaled, share
+from splitserve.worker.weights import loading
 from splitserve.worker.weights.loading import load_weights
 from tests.checkpoints import CheckpointCache, CheckpointSpec
 
@@ -119,6 +122,69 @@ def test_a_share_holds_the_numbers_that_the_whole_would(tmp_path: Path, layout: 
     if form != "int8":
         assert loaded[-1][1] == 2 * (70 * 96 + len(rows) * len(columns)), "no more is read than held"
     assert plan.num_params == 70 * 96
+
+
+@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("stored_as", ["tensors of each", "stacked", "transposed pairs"])
+def test_ranks_hold_the_same_units_of_every_expert(
+    tmp_path: Path, stored_as: str, form: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In pieces smaller than an expert; whose rows fill no whole panels."""
+    monkeypatch.setattr(loading, "CHUNK_BYTES", 1000)
+    inner, outer = torch.randn(3, 2 * 64, 40).bfloat16(), torch.randn(3, 40, 64).bfloat16()
+    # The largest magnitude of a row, from which its scale comes, often lies with another rank.
+    outer[:, ::2, 20] = 9.0
+    if stored_as == "stacked":
+        traits = ExpertTraits(inner=("both",), outer="back")
+        tensors = {"m.both": inner, "m.back": outer}
+    elif stored_as == "transposed pairs":
+        traits = ExpertTraits(inner=("both",), outer="back", is_transposed=True, has_pairs=True)
+        pairs = inner.unflatten(1, (2, 64)).transpose(1, 2).flatten(1, 2)
+        tensors = {"m.both": pairs.transpose(1, 2).contiguous(), "m.back": outer.transpose(1, 2).contiguous()}
+    else:
+        traits = ExpertTraits(inner=("{}.gate", "{}.up"), outer="{}.back")
+        tensors = {f"m.{i}.back": outer[i].contiguous() for i in range(3)}
+        for half, name in enumerate(("gate", "up")):
+            halves = inner.unflatten(1, (2, 64))[:, half]
+            tensors |= {f"m.{i}.{name}": halves[i].contiguous() for i in range(3)}
+    save_file(tensors, tmp_path / "model.safetensors")
+    stored = StoredExperts("m", 40, ExpertConfig(num_experts=3, num_chosen=1, inner_size=64), traits)
+
+    def declare(plan: WeightPlan, units: range) -> list[PackedParameter]:
+        return [
+            plan.declare_experts(3, (2 * len(units), 40), stored.inner(units)),
+            plan.declare_experts(3, (40, len(units)), stored.outer(units)),
+        ]
+
+    plan, own_plan, units = WeightPlan(forms=FORMS[form]), WeightPlan(forms=FORMS[form]), range(32, 64)
+    whole, own = declare(plan, range(64)), declare(own_plan, units)
+    loaded: list[int] = []
+    for each in (plan, own_plan):
+        load_weights(tmp_path, each, torch.bfloat16, CpuDevice(), lambda done, total: loaded.append(done))
+    expected = dense_experts(whole[0])
+    if traits.has_pairs:
+        assert torch.equal(dense_experts(own[0]), expected[:, 64:])
+        expected = expected.unflatten(1, (64, 2)).transpose(1, 2).flatten(1, 2)
+    else:
+        own_rows = expected.unflatten(1, (2, 64))[:, :, 32:].flatten(1, 2)
+        assert torch.equal(dense_experts(own[0]), own_rows)
+    assert torch.equal(dense_experts(own[1]), dense_experts(whole[1])[:, :, 32:])
+    if form == "none":
+        assert torch.equal(expected, inner.float())
+        assert torch.equal(dense_experts(whole[1]), outer.float())
+    assert loaded[-1] == 2 * (3 * 64 * 40 + 3 * 40 * (64 if form == "int8" else 32))
+    assert own_plan.num_params == 3 * 3 * 64 * 40
+
+
+def dense_experts(parameter: PackedParameter) -> torch.Tensor:
+    """The matrices that the kernels multiply with, fp32 [E, N, K]."""
+    weight = parameter.weight
+    assert isinstance(weight, PackedWeight)
+    rows, columns = weight.shape
+    out = torch.empty(3 * columns, rows // 3)
+    starts = torch.arange(4, dtype=torch.int32) * columns
+    ops.experts.linear(out, torch.eye(columns, dtype=weight.dtype).repeat(3, 1), weight, starts)
+    return out.view(3, columns, rows // 3).transpose(1, 2)
 
 
 def test_parts_of_one_tensor_fill_one_parameter(tmp_path: Path) -> None:

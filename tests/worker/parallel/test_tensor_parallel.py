@@ -42,11 +42,21 @@ CASES: dict[str, CheckpointSpec] = {
     "glm4": CheckpointSpec("glm4", GQA),
     "cohere2": CheckpointSpec("cohere2", {**GQA, "sliding_window": 13, "sliding_window_pattern": 2}),
     "starcoder2": CheckpointSpec("starcoder2", GQA),
+    "mixtral": CheckpointSpec("mixtral", GQA),
+    "qwen2moe": CheckpointSpec("qwen2moe", {**GQA, "mlp_only_layers": [0]}),
+    "qwen3moe": CheckpointSpec("qwen3moe", GQA),
+    "gptoss": CheckpointSpec("gptoss", GQA),
+    "granitemoeshared": CheckpointSpec("granitemoeshared", {**GQA, "residual_multiplier": 0.5}),
     "gpt2-tied": CheckpointSpec("gpt2", {"n_embd": 64, "n_head": 8, "n_inner": 72}),
     "gpt2-untied": CheckpointSpec("gpt2", {"n_embd": 64, "n_head": 4, "tie_word_embeddings": False}),
 }
 WIDE_CASES = {
     "llama-wide": CheckpointSpec("llama", {**_WIDE, "tie_word_embeddings": True}, torch.bfloat16),
+    "qwen2moe-wide": CheckpointSpec(
+        "qwen2moe",
+        {**_WIDE, "moe_intermediate_size": 128, "shared_expert_intermediate_size": 64},
+        torch.bfloat16,
+    ),
     "gpt2-wide": CheckpointSpec("gpt2", {"n_embd": 128, "n_head": 4}, torch.bfloat16),
 }
 
@@ -117,6 +127,22 @@ def test_each_rank_holds_its_heads_of_the_kv_cache_and_tells_the_size_of_the_who
         assert ready.model == msgspec.structs.replace(
             whole.model, numerics=whole.model.numerics.replace(" tp1 ", " tp4 ")
         )
+
+
+@pytest.mark.parametrize(
+    ("sizes", "text"),
+    [
+        ({"moe_intermediate_size": 13}, "2 does not divide the 13 units of the experts"),
+        ({"shared_expert_intermediate_size": 41}, "2 does not divide the 41 units of the shared expert"),
+        ({"mlp_only_layers": [0], "intermediate_size": 81}, "2 does not divide the 81 units of the MLP"),
+    ],
+)
+def test_experts_that_cannot_be_parted_are_refused(
+    sizes: dict[str, object], text: str, ranks: RankPool, checkpoints: CheckpointCache
+) -> None:
+    path = checkpoints.get(CheckpointSpec("qwen2moe", {**GQA, **sizes}))
+    with pytest.raises(ConfigError, match=text):
+        ranks.load(WorkerConfig(model=str(path), tensor_parallel_size=2))
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""OLMo 2 and 3: norms behind attention and MLP, and of whole rows of queries and keys; OLMo 3 has windows."""
+"""OLMo 2, OLMo 3 and OLMoE: norms of whole rows of queries and keys; the dense ones norm branches behind."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from pathlib import Path
 
 from splitserve.engine_core.checkpoint.config.common_fields import MAX_LEN
 from splitserve.engine_core.checkpoint.config.decoder_config import Defaults, read_decoder
+from splitserve.engine_core.checkpoint.config.expert_fields import ExpertFields, with_experts
 from splitserve.engine_core.checkpoint.config.fields import Fields
 from splitserve.engine_core.checkpoint.config.layer_ropes import read_full_rope, with_local_ropes
 from splitserve.engine_core.checkpoint.config.layer_windows import no_windows, read_windows
@@ -21,10 +22,10 @@ _NORMS = NormTraits(
 _THETA = 5e5
 
 
-def _traits(config: Fields) -> DecoderTraits:
+def _traits(config: Fields, norms: NormTraits = _NORMS) -> DecoderTraits:
     has_bias = config.boolean("attention_bias", False)
     attention = AttentionTraits(qkv_bias=has_bias, output_bias=has_bias, qk_norm="row")
-    return DecoderTraits(norms=_NORMS, attention=attention)
+    return DecoderTraits(norms=norms, attention=attention)
 
 
 def read_olmo2(path: Path, architecture: str, config: Fields) -> ModelConfig:
@@ -44,6 +45,16 @@ def read_olmo3(path: Path, architecture: str, config: Fields) -> ModelConfig:
     )
     model = read_decoder(path, architecture, config, defaults, _traits(config))
     return with_local_ropes(config, model, _THETA)
+
+
+def read_olmoe(path: Path, architecture: str, config: Fields) -> ModelConfig:
+    """Read an OlmoeForCausalLM; see read_olmo2."""
+    if config.has("clip_qkv"):
+        raise config.unwanted("clip_qkv", "queries, keys and values are not clipped")
+    defaults = Defaults(max_positions=4096, windows=no_windows, norm_eps=1e-5)
+    model = read_decoder(path, architecture, config, defaults, _traits(config, NormTraits()))
+    fields = ExpertFields(("num_experts", "num_local_experts"), "intermediate_size", 8)
+    return with_experts(config, model, fields, adds_up=config.boolean("norm_topk_prob", False))
 
 
 def _windows(config: Fields, num_layers: int) -> tuple[int, ...]:

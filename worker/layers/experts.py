@@ -1,0 +1,186 @@
+"""The feed-forward half of a sparse layer: a router chooses a few of many gated MLPs for each token."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+
+import torch
+
+from splitserve.engine_core.checkpoint.config.model_config import ExpertConfig, ModelConfig
+from splitserve.worker.layers.context import LayerContext
+from splitserve.worker.layers.expert_parts import StoredExperts
+from splitserve.worker.layers.mlp import GatedMLP, MlpSpec, gated_activation
+from splitserve.worker.layers.parameter import DenseParameter, PackedParameter, Part
+from splitserve.worker.ops.experts import Routing
+from splitserve.worker.ops.quantization import WeightForm
+
+
+class SparseMLP:
+    """The weighted sum of the chosen experts' outputs, and the output of the expert that all tokens pass.
+
+    Ranks hold the same units of every expert, as of a dense MLP; all of them route all tokens.
+
+    Args:
+        config: of the model; it has experts.
+        layer: name of the layer in the checkpoint.
+    """
+
+    def __init__(self, ctx: LayerContext, config: ModelConfig, layer: str) -> None:
+        assert config.experts is not None
+        assert ctx.ops.experts is not None, "devices without these kernels have been refused"
+        experts, traits = config.experts, config.traits.experts
+        hidden, name = config.hidden_size, f"{layer}.{traits.module}"
+        self._ops = ctx.ops.experts
+        self._workspace = ctx.workspace
+        self._group = ctx.group
+        self._router = Router(ctx, f"{name}.{traits.router}", hidden, experts, has_bias=traits.bias)
+        self._activate = _activation(ctx, config)
+        units = ctx.share(experts.inner_size)
+        self._num_units = len(units)
+        stored = StoredExperts(name, hidden, experts, traits)
+        self._inner = ExpertLinear(
+            ctx, experts, (2 * len(units), hidden), stored.inner(units), stored.inner_bias(units)
+        )
+        # Each rank adds a part of the sum, and one of them what is not parted.
+        outer_bias = stored.outer_bias() if ctx.group is None or ctx.group.rank == 0 else []
+        self._outer = ExpertLinear(ctx, experts, (hidden, len(units)), stored.outer(units), outer_bias)
+        self._shared = SharedExpert(ctx, config, layer) if experts.shared_size else None
+
+    def __call__(self, x: torch.Tensor) -> torch.Tensor:
+        """Map x [T, H] to [T, H] in the buffer of residual deltas."""
+        shared, gate = self._shared(x) if self._shared is not None else (None, None)
+        routing = self._router(x)
+        outputs = self._pass_experts(x, routing)
+        out = self._workspace.take("delta", *x.shape)
+        if self._group is None:
+            self._ops.combine(out, outputs, routing, shared, gate)
+            return out
+        # Rounded once, after the sum, as on a single rank.
+        partial = self._workspace.take("partial_sums", x.shape[0], x.shape[1], torch.float32)
+        self._ops.combine(partial, outputs, routing, shared, gate)
+        self._group.sum_into(out, partial)
+        return out
+
+    def _pass_experts(self, x: torch.Tensor, routing: Routing) -> torch.Tensor:
+        """Return what the experts make of their tokens, float32 [T * K, H] by places."""
+        count, hidden, starts = len(routing.places), x.shape[1], routing.starts
+        rows = self._workspace.take_spaced("expert_rows", count, hidden)
+        self._ops.spread_rows(rows, x, routing.places)
+        gate_up = self._workspace.take_spaced("expert_inner", count, 2 * self._num_units)
+        self._inner(gate_up, rows, starts)
+        activated = self._workspace.take_spaced("expert_activated", count, self._num_units)
+        self._activate(activated, gate_up)
+        outputs = self._workspace.take("expert_outputs", count, hidden, torch.float32)
+        self._outer(outputs, activated, starts)
+        return outputs
+
+
+class ExpertLinear:
+    """A linear layer of each expert.
+
+    Args:
+        experts: E of them.
+        shape: (N, K) of each.
+        weights: parts of the matrices, one expert's after the other's.
+        biases: parts of the biases, likewise; none if there are none.
+    """
+
+    def __init__(
+        self,
+        ctx: LayerContext,
+        experts: ExpertConfig,
+        shape: tuple[int, int],
+        weights: list[Part],
+        biases: list[Part],
+    ) -> None:
+        assert ctx.ops.experts is not None
+        self._linear = ctx.ops.experts.linear
+        # In other dtypes there are no such products.
+        form: WeightForm | None = None
+        if experts.is_mxfp4 and ctx.workspace.dtype == torch.bfloat16:
+            form = "mxfp4"
+        count = experts.num_experts
+        self._weight: PackedParameter = ctx.plan.declare_experts(count, shape, weights, form)
+        self._bias: DenseParameter | None = None
+        if biases:
+            self._bias = ctx.plan.declare_vector(count * shape[0], biases)
+
+    def __call__(self, out: torch.Tensor, x: torch.Tensor, starts: torch.Tensor) -> None:
+        """Write the products of the rows starts[e] to starts[e + 1] of x with expert e to those of out."""
+        bias = None if self._bias is None else self._bias.tensor
+        self._linear(out, x, self._weight.weight, starts, bias)
+
+
+def _activation(ctx: LayerContext, config: ModelConfig) -> Callable[[torch.Tensor, torch.Tensor], None]:
+    assert config.experts is not None
+    assert ctx.ops.experts is not None
+    swiglu = config.experts.swiglu
+    if swiglu is None:
+        return gated_activation(ctx, config.activation)
+    return partial(ctx.ops.experts.clamped_swiglu, alpha=swiglu.alpha, limit=swiglu.limit)
+
+
+class Router:
+    """Which experts a token passes, from float32 products with weights that are never quantised.
+
+    Args:
+        name: of the checkpoint's module.
+        hidden_size: H.
+        experts: their number, and the rule.
+        has_bias: of the logits.
+    """
+
+    def __init__(
+        self, ctx: LayerContext, name: str, hidden_size: int, experts: ExpertConfig, *, has_bias: bool
+    ) -> None:
+        assert ctx.ops.experts is not None
+        self._linear = ctx.ops.linear
+        self._route = ctx.ops.experts.route
+        self._workspace = ctx.workspace
+        self._experts = experts
+        self._weight = ctx.plan.declare_rows(f"{name}.weight", (experts.num_experts, hidden_size))
+        self._bias: DenseParameter | None = None
+        if has_bias:
+            shape = (experts.num_experts,)
+            self._bias = ctx.plan.declare_vector(experts.num_experts, [Part(f"{name}.bias", shape)])
+
+    def __call__(self, x: torch.Tensor) -> Routing:
+        """Return the experts of x [T, H], in buffers of this role."""
+        take, count = self._workspace.take, x.shape[0]
+        num_experts, num_chosen = self._experts.num_experts, self._experts.num_chosen
+        logits = take("router_logits", count, num_experts, torch.float32)
+        self._linear(logits, x, self._weight.weight, None if self._bias is None else self._bias.tensor)
+        routing = Routing(
+            weights=take("expert_weights", count, num_chosen, torch.float32),
+            ids=take("expert_ids", count, num_chosen, torch.int32),
+            places=take("expert_places", 1, count * num_chosen, torch.int32)[0],
+            starts=take("expert_starts", 1, num_experts + 1, torch.int32)[0],
+        )
+        self._route(routing, logits, self._experts.adds_up)
+        return routing
+
+
+class SharedExpert:
+    """A gated MLP that all tokens pass, and the gate of its output."""
+
+    def __init__(self, ctx: LayerContext, config: ModelConfig, layer: str) -> None:
+        assert config.experts is not None
+        traits, hidden = config.traits.experts, config.hidden_size
+        self._linear = ctx.ops.linear
+        self._workspace = ctx.workspace
+        spec = MlpSpec(hidden, config.experts.shared_size, traits.shared_inner, traits.shared_outer)
+        self._mlp = GatedMLP(ctx, f"{layer}.{traits.shared}", spec, config.activation)
+        self._gate = None
+        if traits.shared_gate:
+            name = f"{layer}.{traits.module}.{traits.shared_gate}"
+            self._gate = ctx.plan.declare_rows(f"{name}.weight", (1, hidden))
+
+    def __call__(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor | None]:
+        """Return this rank's part of the output, float32 [T, H], and the logits of its gate, float32 [T]."""
+        output = self._mlp.partial("shared_output", x)
+        if self._gate is None:
+            return output, None
+        gate = self._workspace.take("shared_gate", x.shape[0], 1, torch.float32)
+        self._linear(gate, x, self._gate.weight)
+        return output, gate[:, 0]
