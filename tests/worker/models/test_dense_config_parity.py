@@ -247,5 +247,5 @@ def test_what_would_make_another_model_is_refused_by_name(
 ) -> None:
     path = changed(checkpoints.get(DENSE_CASES[case]), tmp_path, change)
     with pytest.raises(ModelLoadError, match=word) as raised:
-        read_model_config(path)
+        read_model_config(path, "native")
     assert "config.json" in str(raised.value)
