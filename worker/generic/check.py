@@ -13,7 +13,7 @@ from splitserve.worker.attention.base import AttentionBackend
 from splitserve.worker.attention.metadata import AttentionMetadata
 from splitserve.worker.generic.model import TransformersModel
 from splitserve.worker.generic.skeleton import refusal
-from splitserve.worker.kv_cache.layout import BlockShape, layer_caches
+from splitserve.worker.kv_cache.layout import BlockShape, KVCache, layer_caches
 
 _LENGTHS = (11, 7)
 _BLOCK_SIZE = 16
@@ -24,16 +24,26 @@ _TOLERANCES = {torch.float32: 1e-3, torch.bfloat16: 0.1, torch.float16: 0.1}
 
 @torch.inference_mode()
 def check_agreement(model: TransformersModel, config: ModelConfig, backend: AttentionBackend) -> None:
-    """Compare hidden states of two prompts.
+    """Compare hidden states of two prompts, and of a token behind the first one that is alone in a step.
 
     Raises:
         ModelLoadError: they differ.
     """
+    if config.max_model_len < 2:
+        return
     lengths = [min(length, config.max_model_len, _BLOCK_SIZE) for length in _LENGTHS]
     prompts = [_prompt(length, first, config.vocab_size) for first, length in enumerate(lengths)]
-    ours = _compute(model, prompts, backend)
     theirs = torch.cat([_compute_by_library(model, prompt) for prompt in prompts]).float()
-    error = (ours.float() - theirs).norm() / theirs.norm()
+    shape = BlockShape(
+        model.num_layers, model.num_kv_heads, _BLOCK_SIZE, model.head_dim, model.workspace.dtype
+    )
+    caches = layer_caches(backend.allocate(shape, len(prompts)))
+    last = lengths[0] - 1
+    spans = [range(last), range(lengths[1])]
+    first_step = _compute(model, prompts, spans, caches, backend)
+    second_step = _compute(model, prompts[:1], [range(last, last + 1)], caches, backend)
+    ours = torch.cat([first_step[:last], second_step, first_step[last:]]).float()
+    error = (ours - theirs).norm() / theirs.norm()
     # Hidden states of a damaged checkpoint may be NaN, which the first step tells.
     if theirs.isfinite().all() and not error <= _TOLERANCES[model.workspace.dtype]:
         raise refusal(config, f"its hidden states differ from those of the library by {error:.1%}")
@@ -44,26 +54,27 @@ def _prompt(length: int, first: int, vocab_size: int) -> torch.Tensor:
 
 
 def _compute(
-    model: TransformersModel, prompts: list[torch.Tensor], backend: AttentionBackend
+    model: TransformersModel,
+    prompts: list[torch.Tensor],
+    spans: list[range],
+    caches: list[KVCache],
+    backend: AttentionBackend,
 ) -> torch.Tensor:
-    """Compute prompts of at most a block in one step; return hidden states [T, H]."""
-    shape = BlockShape(
-        model.num_layers, model.num_kv_heads, _BLOCK_SIZE, model.head_dim, model.workspace.dtype
-    )
-    caches = layer_caches(backend.allocate(shape, len(prompts)))
-    lengths = [len(prompt) for prompt in prompts]
-    positions = torch.cat([torch.arange(length) for length in lengths])
-    rows = torch.repeat_interleave(torch.arange(len(prompts)), torch.tensor(lengths))
+    """Compute a span of each prompt, which has the block of its number, in one step; return [T, H]."""
+    positions = torch.cat([torch.arange(span.start, span.stop) for span in spans])
+    lengths = torch.tensor([len(span) for span in spans])
+    rows = torch.repeat_interleave(torch.arange(len(spans)), lengths)
+    token_ids = [prompt[span.start : span.stop] for prompt, span in zip(prompts, spans, strict=True)]
     layout = (
         positions,
         rows * _BLOCK_SIZE + positions,
-        torch.arange(len(prompts)).unsqueeze(1),
-        torch.tensor([0, *lengths]).cumsum(0),
-        torch.tensor(lengths),
+        torch.arange(len(spans)).unsqueeze(1),
+        torch.cat([torch.zeros(1, dtype=torch.long), lengths.cumsum(0)]),
+        torch.tensor([span.stop for span in spans]),
     )
     meta = AttentionMetadata(*(part.int() for part in layout))
     backend.begin_step(meta)
-    return model.forward(torch.cat(prompts).int(), meta, caches).clone()
+    return model.forward(torch.cat(token_ids).int(), meta, caches).clone()
 
 
 def _compute_by_library(model: TransformersModel, prompt: torch.Tensor) -> torch.Tensor:
