@@ -53,6 +53,7 @@ from splitserve.frontend.operator.debug_requests import OpenRequestList, list_re
 from splitserve.frontend.operator.health import Health, HealthProbe
 from splitserve.frontend.operator.load import ServerLoad, server_load
 from splitserve.frontend.responses.context import RESPONSES, ResponsesContext
+from splitserve.frontend.responses.input_tokens import InputTokens, count_input_tokens
 from splitserve.frontend.responses.kept.handlers import cancel_response, delete_response, get_response
 from splitserve.frontend.responses.kept.input_items import list_input_items
 from splitserve.frontend.responses.responses import create_response
@@ -148,6 +149,15 @@ def _generation(context: ApiContext, responses: ResponsesContext) -> list[Operat
             example={"input": "Hello!", "max_output_tokens": 16},
             response=ResponseObject,
             events=EVENTS_OF_RESPONSES,
+        ),
+        generation(
+            path=f"{RESPONSES_PATH}/input_tokens",
+            name="input_tokens",
+            summary="Count the tokens of an input",
+            endpoint=partial(count_input_tokens, responses),
+            request=ResponsesRequest,
+            example={"input": "Hello!"},
+            response=InputTokens,
         ),
         Operation(
             path=RESPONSES_PATH,
