@@ -183,3 +183,26 @@ def test_a_context_that_is_too_long_is_refused_or_cut(client: OpenAI, model: str
     cut = create(client, model, input=conversation, truncation="auto", max_output_tokens=9)
     assert cut.truncation == "auto"
     assert cut.usage.output_tokens > 0
+
+
+def test_a_conversation_over_a_websocket(client: OpenAI, model: str) -> None:
+    texts: list[str] = []
+    with client.responses.connect() as connection:
+        previous: str | None = None
+        for question in (HELLO, "And of Italy?"):
+            connection.response.create(
+                model=model, input=question, temperature=0, store=False, previous_response_id=previous
+            )
+            for event in connection:
+                assert event.type != "error", event
+                if event.type == "response.completed":
+                    break
+            previous = event.response.id
+            texts.append(event.response.output[0].content[0].text)
+        connection.response.create(model="another", input=HELLO)
+        refused = connection.recv()
+    assert (refused.type, refused.status, refused.error.code) == ("error", 404, "model_not_found")
+    first = create(client, model)
+    said: list[Any] = [{"role": "user", "content": HELLO}, *first.output]
+    second = create(client, model, input=[*said, {"role": "user", "content": "And of Italy?"}])
+    assert texts == [first.output_text, second.output_text]
