@@ -21,7 +21,7 @@ from splitserve.frontend.http.slices import SliceQueue
 from splitserve.frontend.http.turn_gate import TurnGate
 
 ABORT_EXTENSION = "splitserve.abort"
-# Key of the state of a request that is not limited itself: the budget, for what comes over its connection.
+# Key of a request's state: the budget, for what else comes over its connection.
 BUDGET_STATE = "body_budget"
 # How long an aborted connection may take to be reported as closed.
 _ABORT_WAIT_S = 2.0
@@ -147,12 +147,12 @@ class LimitsMiddleware:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Run one request within the limits."""
+        scope.setdefault("state", {})[BUDGET_STATE] = self._budget
         if scope["type"] != "http" or not _is_limited(scope):
-            scope.setdefault("state", {})[BUDGET_STATE] = self._budget
             await self._app(scope, receive, send)
             return
         request = self._requests.arrive()
-        scope.setdefault("state", {})["open_request"] = request
+        scope["state"]["open_request"] = request
         sender = _Sender(request, send)
         body = BodyReceiver(scope, receive, self._config, self._gate, self._budget)
         try:

@@ -34,8 +34,8 @@ def accept(request: Request, max_bytes: int, allowed_origins: Sequence[str]) -> 
     headers = request.headers
     if "upgrade" not in headers or TAKE_EXTENSION not in request.scope.get("extensions", {}):
         raise HttpError(426, "upgrade_required", "This path answers GET with a WebSocket only.")
-    if has_body(headers.raw):
-        raise HttpError(400, "bad_handshake", "The request for a WebSocket has a body.")
+    if has_body(headers.raw) or request.scope["query_string"]:
+        raise HttpError(400, "bad_handshake", "The request for a WebSocket has a body or a query.")
     _check_origin(request, allowed_origins)
     protocol = ServerProtocol(max_size=max_bytes)
     head = [b"GET / HTTP/1.1", *(b"%b: %b" % header for header in headers.raw if header[0] in _NEEDED)]

@@ -84,8 +84,7 @@ class Socket:
         if self.lost or self.draining:
             return None
         message = self._messages.popleft()
-        if not self._messages:
-            # What has come of the next one since is not counted: less than one read.
+        if not (self._messages or self._parts or self._timer):
             self._budget.leave(self._arriving)
         return message
 
@@ -148,6 +147,11 @@ class Socket:
                 self._take(frame)
         if not events or self._parts:
             self._start_timer()
+        else:
+            # What has come of the next message is not counted: less than one read.
+            self._stop_timer()
+            if not self._messages:
+                self._budget.leave(self._arriving)
         self._flush()
 
     def on_change(self) -> None:
@@ -177,7 +181,6 @@ class Socket:
         self._parts.append(bytes(frame.data))
         if not frame.fin:
             return
-        self._stop_timer()
         self._messages.append(b"".join(self._parts))
         self._parts.clear()
         self._news.set()

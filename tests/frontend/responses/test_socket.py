@@ -346,6 +346,8 @@ async def test_a_get_that_opens_no_socket_is_told_so(url: str) -> None:
         plain = await client.get(PATH)
         assert (plain.status_code, plain.json()["error"]["code"]) == (426, "upgrade_required")
         headers = {"connection": "upgrade", "upgrade": "websocket", "sec-websocket-version": "13"}
+        asking = await client.get(f"{PATH}?stream=true", headers=headers)
+        assert (asking.status_code, asking.json()["error"]["code"]) == (400, "bad_handshake")
         keyless = await client.get(PATH, headers=headers)
         assert (keyless.status_code, keyless.json()["error"]["code"]) == (400, "bad_handshake")
 
