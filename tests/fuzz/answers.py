@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 
 # docs/api.md without 500: no input may lead there.
-STATUSES = frozenset({200, 400, 401, 404, 405, 408, 413, 415, 429, 431, 501, 503, 504})
+STATUSES = frozenset({200, 400, 401, 403, 404, 405, 408, 413, 415, 426, 429, 431, 501, 503, 504})
 # Of OpenAI's error object.
 ERROR_KEYS = {"message", "type", "param", "code"}
 # Of the Messages API's.

@@ -6,6 +6,8 @@ import asyncio
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from websockets.client import ClientProtocol
 from websockets.frames import CloseCode, Frame, Opcode
 from websockets.protocol import State
@@ -29,6 +31,9 @@ class Wire(asyncio.Transport):
         self.client.receive_data(bytes(data))
 
     def close(self) -> None:
+        self.closed = True
+
+    def abort(self) -> None:
         self.closed = True
 
     def is_closing(self) -> bool:
@@ -116,3 +121,27 @@ async def test_pongs_that_nobody_reads_are_bounded(bench: Bench) -> None:
     bench.socket.on_data(bench.ping())
     assert bench.socket.lost
     assert bench.wire.closed
+
+
+MASKED = b"\x81\x82abcd\x00\x00"
+SCRAPS = [
+    MASKED,
+    b"\x01\x82abcd\x00\x00",
+    b"\x80\x80abcd",
+    b"\x89\x80abcd",
+    b"\x88\x82abcd\x62\x8a",
+    b"\x82\x80abcd",
+]
+
+
+@given(pieces=st.lists(st.one_of(st.sampled_from(SCRAPS), st.binary(max_size=20)), max_size=12))
+def test_whatever_comes_is_taken_or_closes_the_socket(pieces: list[bytes]) -> None:
+    async def run() -> None:
+        bench = Bench()
+        for piece in pieces:
+            bench.socket.on_data(piece)
+        assert bench.socket.lost == bench.wire.closed
+        await bench.socket.close(CloseCode.NORMAL_CLOSURE, 0.0)
+        assert (bench.budget.num_bytes, bench.is_timed) == (0, False)
+
+    asyncio.run(run())
