@@ -129,9 +129,10 @@ class PackedWeight:
     def _expert_of(self, row: int) -> tuple[torch.Tensor, tuple[int, int], int]:
         """Return panels and shape of the expert that a row belongs to, and its row there."""
         expert_rows, num_panels = self.shape[0] // self.num_experts, len(self.data) // self.num_experts
-        expert, own_row = divmod(row, expert_rows)
+        # No rows may be written behind the last one.
+        expert = min(row // expert_rows, self.num_experts - 1)
         panels = self.data[expert * num_panels : (expert + 1) * num_panels]
-        return panels, (expert_rows, self.shape[1]), own_row
+        return panels, (expert_rows, self.shape[1]), row - expert * expert_rows
 
 
 def _panels(num_experts: int, shape: tuple[int, int], dtype: torch.dtype, form: WeightForm) -> torch.Tensor:
