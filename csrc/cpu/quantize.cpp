@@ -88,14 +88,16 @@ void mxfp4_row(int8_t* codes, uint8_t* scales, const T* x, int64_t size) {
 
 // The numbers that a row of MXFP4 stands for: two codes per byte, the lower one first.
 void row_of_mxfp4(BFloat16* out, const uint8_t* codes, const uint8_t* scales, int64_t size) {
-  constexpr float kValues[] = {0.0f, 0.5f, 1.0f, 1.5f, 2.0f, 3.0f, 4.0f, 6.0f};
+  constexpr float kValues[] = {0.0f,  0.5f,  1.0f,  1.5f,  2.0f,  3.0f,  4.0f,  6.0f,
+                               -0.0f, -0.5f, -1.0f, -1.5f, -2.0f, -3.0f, -4.0f, -6.0f};
   for (int64_t group = 0; group < size / kGroupDepth; ++group) {
     const int scale = scales[group];
     const float factor = scale == kScaleOfNaN ? NAN : std::ldexp(1.0f, scale - kScaleBias);
     float values[kGroupDepth];
-    for (int64_t i = 0; i < kGroupDepth; ++i) {
-      const int code = codes[(group * kGroupDepth + i) / 2] >> (i % 2 * 4) & 15;
-      values[i] = factor * (code & 8 ? -kValues[code & 7] : kValues[code]);
+    for (int64_t i = 0; i < kGroupDepth / 2; ++i) {
+      const uint8_t pair = codes[group * kGroupDepth / 2 + i];
+      values[2 * i] = factor * kValues[pair & 15];
+      values[2 * i + 1] = factor * kValues[pair >> 4];
     }
     for (int64_t i = 0; i < kGroupDepth; i += host::kLanes) {
       host::store(out + group * kGroupDepth + i, host::load(values + i));
