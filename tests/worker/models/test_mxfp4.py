@@ -16,7 +16,7 @@ from splitserve.worker.weights import loading
 from tests.checkpoints import CheckpointCache, CheckpointSpec
 from tests.mxfp4 import write_mxfp4
 from tests.worker.models.cases import prompt
-from tests.worker.models.driver import Driver
+from tests.worker.models.driver import Driver, Row
 from tests.worker.models.test_parity import reference_logits
 
 SPEC = CheckpointSpec("gptoss", {"hidden_size": 64, "intermediate_size": 96}, torch.bfloat16)
@@ -55,6 +55,14 @@ def test_in_bfloat16_experts_are_multiplied_as_they_are_stored(
     allowed = (reference_logits(folder / "plain", torch.bfloat16, tokens) - exact).square().mean().sqrt()
     # The other matrices are rounded further.
     assert error <= {"none": 2, "int8": 4, "int4": 30}[quantization] * allowed
+
+
+def test_a_row_is_the_same_bits_in_any_company(folder: Path, tokens: list[int]) -> None:
+    driver = Driver(folder / "mxfp4", torch.bfloat16)
+    row, other, alone = Row(tokens), Row(tokens[::-1]), Row(tokens)
+    expected = driver.run((alone, 45))
+    found = [driver.run((other, 5), (row, count))[5:] for count in (7, 20, 1, 1)]
+    assert torch.equal(torch.cat([*found, driver.run((row, 16))]), expected)
 
 
 def test_transformers_reads_the_same_numbers(folder: Path, tokens: list[int]) -> None:

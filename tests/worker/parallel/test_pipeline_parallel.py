@@ -13,6 +13,7 @@ from splitserve.engine_core.errors import ConfigError
 from splitserve.engine_core.sequence_sampling import SequenceSampling
 from splitserve.worker.config import WorkerConfig
 from tests.checkpoints import CheckpointCache, CheckpointSpec
+from tests.mxfp4 import write_mxfp4
 from tests.worker.parallel.both import GQA, MakeBoth, assert_close, jobs_of, make_both
 from tests.worker.parallel.ranks import RankPool
 from tests.worker.runner.checkpoints import write_tiny_llama
@@ -60,6 +61,16 @@ def test_int8_and_bfloat16_are_the_same_bits_over_stages(
     both = make_both(checkpoints.get(spec), 1, "int8", num_stages=2)
     jobs = jobs_of(seed=5)
     assert both.run_parallel(jobs, random.Random(5)) == both.run_single(jobs)
+
+
+def test_mxfp4_is_the_same_bits_over_stages(
+    make_both: MakeBoth, checkpoints: CheckpointCache, tmp_path: Path
+) -> None:
+    spec = CheckpointSpec("gptoss", {**_THREE, "intermediate_size": 96}, torch.bfloat16)
+    write_mxfp4(checkpoints.get(spec), tmp_path)
+    both = make_both(tmp_path / "mxfp4", 1, num_stages=2)
+    jobs = jobs_of(seed=6)
+    assert both.run_parallel(jobs, random.Random(6)) == both.run_single(jobs)
 
 
 @pytest.mark.parametrize(("num_ranks", "num_stages"), [(1, 2), (2, 2)])

@@ -14,6 +14,7 @@ from splitserve.engine_core.errors import ConfigError
 from splitserve.engine_core.sequence_sampling import SequenceSampling
 from splitserve.worker.config import WorkerConfig
 from tests.checkpoints import CheckpointCache, CheckpointSpec
+from tests.mxfp4 import write_mxfp4
 from tests.worker.parallel.both import GQA, MakeBoth, assert_close, jobs_of, make_both
 from tests.worker.parallel.ranks import RankPool
 from tests.worker.runner.checkpoints import write_tiny_llama
@@ -95,6 +96,16 @@ def test_rounded_weights_give_nearly_the_logprobs_of_one_rank(
     expected, found = both.run_single(jobs)[0], both.run_parallel(jobs)[0]
     # Sums are rounded to bfloat16 at the same places, but to neighbours here and there.
     assert_close(found, expected, tolerance=0.3)
+
+
+def test_experts_in_mxfp4_give_nearly_the_logprobs_of_one_rank(
+    make_both: MakeBoth, checkpoints: CheckpointCache, tmp_path: Path
+) -> None:
+    spec = CheckpointSpec("gptoss", {**GQA, "intermediate_size": 128}, torch.bfloat16)
+    write_mxfp4(checkpoints.get(spec), tmp_path)
+    both = make_both(tmp_path / "mxfp4", 2)
+    jobs = [Job(list(range(7, 47)), SequenceSampling(max_tokens=2, prompt_logprobs=1), 1)]
+    assert_close(both.run_parallel(jobs)[0], both.run_single(jobs)[0], tolerance=0.3)
 
 
 def test_a_row_that_fails_on_the_rank_that_samples_fails_on_all(make_both: MakeBoth, tmp_path: Path) -> None:
