@@ -1,6 +1,6 @@
 """How long the worker's steps take: decode steps by batch size, and prefill speed.
 
-    python -m benchmarks.worker --model DIR [--threads 2] [--enforce-eager] [--json FILE]
+    python -m benchmarks.worker --model DIR [--threads 2] [--rows 1,32] [--prefills 0] [--json FILE]
 
 One process, no engine: what is measured is one SchedulerOutput in, one ModelRunnerOutput out.
 """
@@ -127,6 +127,13 @@ def check_context(parser: argparse.ArgumentParser, context: int, steps: int) -> 
         parser.error(f"--context: must be at least {least} to hold a prompt and {steps} steps, got {context}")
 
 
+def _numbers(text: str) -> tuple[int, ...]:
+    numbers = tuple(map(int, text.split(",")))
+    if not all(0 < number <= max(BATCH_SIZES) for number in numbers):
+        raise argparse.ArgumentTypeError(f"must be 1 to {max(BATCH_SIZES)}, got {text}")
+    return numbers
+
+
 def parse_options(args: Sequence[str] | None = None) -> argparse.Namespace:
     """Read the command line, or `args` in its place."""
     parser = argparse.ArgumentParser(
@@ -136,6 +143,8 @@ def parse_options(args: Sequence[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--threads", type=int, default=0, help="0: all cores this process may use")
     parser.add_argument("--context", type=int, default=256, help="tokens a row holds at the end of decoding")
     parser.add_argument("--steps", type=int, default=100)
+    parser.add_argument("--rows", type=_numbers, default=BATCH_SIZES, help="of decode steps")
+    parser.add_argument("--prefills", type=int, default=10, help="prompts of each size; 0: none")
     parser.add_argument("--enforce-eager", action="store_true", help="record no decode steps")
     parser.add_argument("--model-impl", default="auto", help="as of engine-core")
     parser.add_argument("--json", type=Path, help="write the table here too")
@@ -150,8 +159,9 @@ def main() -> None:
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
     bench = Bench(flags.model, flags.threads, flags.context, flags.enforce_eager, flags.model_impl)
     greedy = SequenceSampling(temperature=0.0, seed=0, ignore_eos=True)
-    results = [bench.decode(rows, flags.steps, greedy) for rows in BATCH_SIZES]
-    results += [bench.prefill(rows, flags.context // 2, 10) for rows in (1, 8)]
+    results = [bench.decode(rows, flags.steps, greedy) for rows in flags.rows]
+    if flags.prefills:
+        results += [bench.prefill(rows, flags.context // 2, flags.prefills) for rows in (1, 8)]
     model = bench.ready.model
     print(f"{model.architecture} {model.dtype} {model.num_params} parameters")
     print(f"{'kind':8} {'rows':>4} {'tokens':>6} {'step us':>9} {'cpu us':>9} {'tokens/s':>9}")

@@ -26,6 +26,15 @@ def test_a_context_without_room_for_a_prompt_and_the_steps_is_a_usage_error(
     assert parse_options([*args, "--context", str(least)]).context == least
 
 
+@pytest.mark.parametrize("rows", ["0", "1,65", "1;2"])
+def test_rows_that_no_step_has_are_a_usage_error(rows: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        worker.parse_options(["--rows", rows])
+    assert ended.value.code == 2
+    assert "--rows" in capsys.readouterr().err
+    assert worker.parse_options(["--rows", "1,64"]).rows == (1, 64)
+
+
 def test_every_row_of_a_measured_step_computes_a_token() -> None:
     sampling = SequenceSampling(temperature=0.0, seed=0, ignore_eos=True)
     bench = Bench(str(DEMO_MODEL), 1, context=20, enforce_eager=True)

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
 import torch
+from safetensors.torch import save_file
 from tokenizers import Tokenizer
 
-from benchmarks.compare.checkpoint import layer_sizes, random_weights, textless_ids
-from benchmarks.compare.shapes import SHAPES, Shape
+from benchmarks.compare.checkpoint import config, layer_sizes, random_weights, textless_ids
+from benchmarks.compare.shapes import EXPERT_SHAPES, SHAPES, Experts, Shape
 from benchmarks.compare.tensors import num_weight_bytes, read_bf16
 from tests.benchmarks.compare.conftest import SMALL
 
@@ -21,6 +23,30 @@ def test_transformers_finds_every_weight_where_it_expects_it(small_model: Path) 
     assert not report["missing_keys"]
     assert not report["unexpected_keys"]
     assert torch.isfinite(model(torch.tensor([[300, 301, 302]])).logits).all()
+
+
+def test_experts_lie_where_transformers_expects_them(tmp_path: Path) -> None:
+    from transformers import AutoModelForCausalLM
+
+    shape = SMALL._replace(architecture="qwen3_moe", experts=Experts(5, 2, 40))
+    weights = random_weights(shape, 0)
+    assert sum(tensor.numel() for tensor in weights.values() if tensor.ndim == 2) == shape.num_parameters
+    save_file(weights, tmp_path / "model.safetensors", metadata={"format": "pt"})
+    (tmp_path / "config.json").write_text(json.dumps(config(shape)))
+    model, report = AutoModelForCausalLM.from_pretrained(tmp_path, output_loading_info=True)
+    assert not report["missing_keys"]
+    assert not report["unexpected_keys"]
+    assert model.config.num_experts_per_tok == 2
+
+
+def test_the_shapes_that_are_compared_multiply_as_many_weights() -> None:
+    dense, sparse = EXPERT_SHAPES.values()
+    assert sparse.experts is not None
+    chosen = sparse._replace(experts=sparse.experts._replace(total=sparse.experts.chosen))
+    routers = sparse.num_layers * sparse.hidden_size * sparse.experts.chosen
+    assert chosen.num_parameters - routers == dense.num_parameters
+    assert round(dense.num_parameters / 1e6) == 247
+    assert round(sparse.num_parameters / 1e6) == 1003
 
 
 def test_every_id_has_a_text_of_its_own(small_model: Path) -> None:
