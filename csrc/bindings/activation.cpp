@@ -45,13 +45,18 @@ void run_gated(const TensorView& out, const TensorView& x, Activation kind) {
 
 void silu_and_mul(TensorView out, TensorView x) { run_gated(out, x, Activation::kSiluAndMul); }
 
-void gelu_and_mul(TensorView out, TensorView x) { run_gated(out, x, Activation::kGeluTanhAndMul); }
+bool is_tanh(const tvm::ffi::String& approximate) {
+  SPLITSERVE_CHECK_VALUE(approximate == "tanh" || approximate == "none",
+                         "approximate: expected 'none' or 'tanh', got '" << approximate << "'");
+  return approximate == "tanh";
+}
+
+void gelu_and_mul(TensorView out, TensorView x, const tvm::ffi::String& approximate) {
+  run_gated(out, x, is_tanh(approximate) ? Activation::kGeluTanhAndMul : Activation::kGeluAndMul);
+}
 
 void gelu(TensorView out, TensorView x, const tvm::ffi::String& approximate) {
-  const bool is_tanh = approximate == "tanh";
-  SPLITSERVE_CHECK_VALUE(is_tanh || approximate == "none",
-                         "approximate: expected 'none' or 'tanh', got '" << approximate << "'");
-  run(out, x, is_tanh ? Activation::kGeluTanh : Activation::kGelu);
+  run(out, x, is_tanh(approximate) ? Activation::kGeluTanh : Activation::kGelu);
 }
 
 void add(TensorView out, TensorView x, TensorView y) {

@@ -5,7 +5,7 @@
 
 namespace splitserve {
 
-enum class Activation { kSiluAndMul, kGeluTanhAndMul, kGelu, kGeluTanh, kAdd, kScale, kSoftCap };
+enum class Activation { kSiluAndMul, kGeluAndMul, kGeluTanhAndMul, kGelu, kGeluTanh, kAdd, kScale, kSoftCap };
 
 struct ActivationParams {
   void* out;      // [tokens, size]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Literal, NamedTuple
 
 import torch
@@ -37,7 +38,7 @@ class GatedMLP:
     Args:
         name: of the checkpoint's module.
         spec: `inner` names gate and up, or a layer whose outputs are both.
-        activation: "silu" or "gelu_tanh".
+        activation: "silu", "gelu" or "gelu_tanh".
     """
 
     def __init__(self, ctx: LayerContext, name: str, spec: MlpSpec, activation: str) -> None:
@@ -70,8 +71,13 @@ class GatedMLP:
 
 
 def gated_activation(ctx: LayerContext, name: str) -> Callable[[torch.Tensor, torch.Tensor], None]:
-    """Return the operation that multiplies activated gates with the rest, for "silu" or "gelu_tanh"."""
-    return {"silu": ctx.ops.silu_and_mul, "gelu_tanh": ctx.ops.gelu_and_mul}[name]
+    """Return the operation that multiplies activated gates with the rest: "silu", "gelu" or "gelu_tanh"."""
+    operations: dict[str, Callable[[torch.Tensor, torch.Tensor], None]] = {
+        "silu": ctx.ops.silu_and_mul,
+        "gelu": partial(ctx.ops.gelu_and_mul, approximate="none"),
+        "gelu_tanh": ctx.ops.gelu_and_mul,
+    }
+    return operations[name]
 
 
 class PlainMLP:

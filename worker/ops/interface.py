@@ -118,14 +118,15 @@ class Kernels(ABC, Generic[MatrixT_contra]):
         """
         self._silu_and_mul(out, x)
 
-    def gelu_and_mul(self, out: Tensor, x: Tensor) -> None:
-        """Write gelu(gate) * up to out, in GELU's tanh form.
+    def gelu_and_mul(self, out: Tensor, x: Tensor, approximate: Literal["none", "tanh"] = "tanh") -> None:
+        """Write gelu(gate) * up to out.
 
         Args:
             out: [T, I].
             x: [T, 2 * I]: gate, then up.
+            approximate: as in torch.nn.functional.gelu.
         """
-        self._gelu_and_mul(out, x)
+        self._gelu_and_mul(out, x, approximate)
 
     def gelu(self, out: Tensor, x: Tensor, approximate: Literal["none", "tanh"] = "none") -> None:
         """Gaussian error linear unit, exact or in its tanh form.

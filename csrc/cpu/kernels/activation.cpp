@@ -33,6 +33,12 @@ struct GeluTanh {
   }
 };
 
+struct GeluAndMul {
+  static constexpr bool kHasTwoInputs = true;
+
+  static Vec apply(Vec gate, Vec up, float factor) { return Gelu::apply(gate, up, factor) * up; }
+};
+
 struct GeluTanhAndMul {
   static constexpr bool kHasTwoInputs = true;
 
@@ -87,6 +93,8 @@ void dispatch(const ActivationParams& p) {
   switch (p.kind) {
     case Activation::kSiluAndMul:
       return rows<T, SiluAndMul>(p);
+    case Activation::kGeluAndMul:
+      return rows<T, GeluAndMul>(p);
     case Activation::kGeluTanhAndMul:
       return rows<T, GeluTanhAndMul>(p);
     case Activation::kGelu:

@@ -49,6 +49,15 @@ struct GeluTanh {
   }
 };
 
+struct GeluAndMul {
+  static constexpr bool kHasTwoInputs = true;
+
+  template <typename T>
+  static __device__ float apply(float gate, float up, float factor) {
+    return Gelu::apply<T>(gate, up, factor) * up;
+  }
+};
+
 struct GeluTanhAndMul {
   static constexpr bool kHasTwoInputs = true;
 
@@ -135,6 +144,8 @@ void activation(const ActivationParams& params, cudaStream_t stream) {
   switch (params.kind) {
     case Activation::kSiluAndMul:
       return activate_rows<SiluAndMul>(params, stream);
+    case Activation::kGeluAndMul:
+      return activate_rows<GeluAndMul>(params, stream);
     case Activation::kGeluTanhAndMul:
       return activate_rows<GeluTanhAndMul>(params, stream);
     case Activation::kGelu:

@@ -28,14 +28,17 @@ def test_silu_and_mul_matches_reference(size: int, dtype: torch.dtype) -> None:
     assert_as_exact_as_torch(out, F.silu(gate) * up, F.silu(gate.double()) * up.double())
 
 
+@pytest.mark.parametrize("approximate", ["none", "tanh"])
 @pytest.mark.parametrize("size", SIZES)
-def test_gelu_and_mul_matches_reference(size: int, dtype: torch.dtype) -> None:
+def test_gelu_and_mul_matches_reference(
+    size: int, approximate: Literal["none", "tanh"], dtype: torch.dtype
+) -> None:
     x = spread(7, 2 * size, dtype)
     out = torch.empty(7, size, dtype=dtype)
-    ops.gelu_and_mul(out, x)
+    ops.gelu_and_mul(out, x, approximate)
     gate, up = x.split(size, dim=1)
-    exact = F.gelu(gate.double(), approximate="tanh") * up.double()
-    assert_as_exact_as_torch(out, F.gelu(gate, approximate="tanh") * up, exact)
+    exact = F.gelu(gate.double(), approximate=approximate) * up.double()
+    assert_as_exact_as_torch(out, F.gelu(gate, approximate=approximate) * up, exact)
 
 
 @pytest.mark.parametrize("size", SIZES)
@@ -86,3 +89,5 @@ def test_gelu_refuses_an_unknown_form() -> None:
     x = torch.randn(2, 2)
     with pytest.raises(ValueError, match="approximate"):
         ops.gelu(x, x, "fast")  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match="approximate"):
+        ops.gelu_and_mul(x[:, :1], x[:, :2], "fast")  # type: ignore[arg-type]

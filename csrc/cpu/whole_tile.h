@@ -1,0 +1,187 @@
+// The attention of some rows of one sequence that read the same KV head, without a cache: the head's keys and
+// values are first brought into the order in which registers take them.
+#pragma once
+
+#include "cpu/attention_products.h"
+#include "cpu/attention_state.h"
+#include "cpu/kv_block.h"
+#include "cpu/whole_attention.h"
+
+namespace splitserve::SPLITSERVE_ISA {
+namespace {
+
+// Keys and values of one KV head of a sequence in chunks of kChunk positions, each laid out as a block of the
+// cache (attention_chunk.h). So a chunk lies in one piece, and its rows in different sets of the cache.
+template <typename T>
+class PackedHead {
+ public:
+  // Elements of memory for a sequence of that length.
+  static int64_t elements(int64_t length, int64_t head_dim) {
+    return 2 * round_up(length, kChunk) * head_dim;
+  }
+
+  PackedHead(T* memory, int64_t length, int64_t head_dim)
+      : memory(memory), length(length), head_dim(head_dim) {}
+
+  void pack(TokenRows keys, TokenRows values) const {
+    for (int64_t start = 0; start < length; start += kChunk) {
+      const int64_t count = min_of(kChunk, length - start);
+      // What a register holds beyond the end is never seen, but is multiplied.
+      if (count < kChunk)
+        std::memset(keys_at(start), 0, static_cast<size_t>(2 * kChunk * head_dim) * sizeof(T));
+      const TokenRows key_rows{keys.data + start * keys.stride, keys.stride};
+      const TokenRows value_rows{values.data + start * values.stride, values.stride};
+      constexpr int64_t kElement = sizeof(T);
+      write_keys(reinterpret_cast<char*>(keys_at(start)), kChunk, key_rows, count, head_dim * kElement / 4);
+      write_values(static_cast<const T*>(nullptr), reinterpret_cast<char*>(values_at(start)), 0, value_rows,
+                   count, head_dim);
+    }
+  }
+
+  Chunk<T> chunk(int64_t start) const {
+    constexpr int kPair = DotStep<T>::kPair;
+    Chunk<T> found;
+    found.key_stride = kChunk * kPair;
+    for (int64_t v = 0; v < kChunk / kLanes; ++v) found.keys[v] = keys_at(start) + v * kLanes * kPair;
+    for (int64_t pair = 0; pair < kChunk / kPair; ++pair)
+      found.values[pair] = values_at(start) + pair * head_dim * kPair;
+    return found;
+  }
+
+ private:
+  T* keys_at(int64_t start) const { return memory + 2 * start * head_dim; }
+  T* values_at(int64_t start) const { return keys_at(start) + kChunk * head_dim; }
+
+  T* memory;
+  int64_t length, head_dim;
+};
+
+// Rows that share what is loaded of keys and values: enough for the products, few enough for the cache.
+inline constexpr int64_t kWholeRows = 48;
+
+template <typename T>
+class WholeTile {
+ public:
+  WholeTile(const WholeAttentionParams& params, int64_t sequence, int64_t kv_head)
+      : p(params),
+        kv_head(kv_head),
+        group(params.heads / params.kv_heads),
+        width(round_up(params.head_dim, kLanes)),
+        first_token(params.cu_seqlens[sequence]),
+        length(params.cu_seqlens[sequence + 1] - params.cu_seqlens[sequence]),
+        scoring(scoring_of(params)) {}
+
+  // Computes `count` rows from `first` on, among the length * group rows that read the KV head: heads of a
+  // token side by side.
+  void run(const PackedHead<T>& packed, int64_t first, int64_t count) {
+    const State state(sums, count, width);
+    first_row = first, rows = count;
+    state.clear(rows);
+    for (int64_t row = 0; row < rows; ++row) {
+      std::memcpy(queries + row * p.head_dim, query_of(row), static_cast<size_t>(p.head_dim) * sizeof(T));
+    }
+    const int64_t begin = seen_by(0, 0).begin / kChunk * kChunk;
+    const int64_t end = p.reach > 0 ? min_of(length, position_of(rows - 1) + p.reach + 1) : length;
+    for (int64_t start = begin; start < end; start += kChunk) add_chunk(packed.chunk(start), start, state);
+    write(state);
+  }
+
+ private:
+  static constexpr int kPair = DotStep<T>::kPair;
+
+  static Scoring scoring_of(const WholeAttentionParams& params) {
+    AttentionParams like{};
+    like.scale = params.scale;
+    return Scoring(like);
+  }
+
+  int64_t position_of(int64_t row) const { return (first_row + row) / group; }
+
+  const T* query_of(int64_t row) const {
+    return static_cast<const T*>(p.q.data) + (first_token + position_of(row)) * p.q.token_stride +
+           (kv_head * group + (first_row + row) % group) * p.q.head_stride;
+  }
+
+  T* out_of(int64_t row) const {
+    return static_cast<T*>(p.out) + (first_token + position_of(row)) * p.out_token_stride +
+           (kv_head * group + (first_row + row) % group) * p.out_head_stride;
+  }
+
+  // What a row sees of the chunk at `start`; both borders never fall from one row to the next.
+  Range seen_by(int64_t row, int64_t start) const {
+    const int64_t end = min_of(kChunk, length - start);
+    if (p.reach == 0) return {0, end};
+    const int64_t position = position_of(row) - start;
+    return {max_of(0, position - p.reach), min_of(end, position + p.reach + 1)};
+  }
+
+  // Each stage is done for all rows before the next one, so that one row's chain of operations hides that of
+  // others.
+  void add_chunk(const Chunk<T>& chunk, int64_t start, const State& state) {
+    for (int64_t row = 0; row < rows; ++row) seen[row] = seen_by(row, start);
+    Range some{0, rows};
+    while (some.begin < some.end && seen[some.begin].empty()) ++some.begin;
+    while (some.begin < some.end && seen[some.end - 1].empty()) --some.end;
+    each_group(some, [&](int64_t row, auto num_rows) { score_rows<num_rows.value>(chunk, row); });
+    for (int64_t row = some.begin; row < some.end; ++row)
+      weigh(scoring, seen[row], state, row, dots + row * kChunk, weights + row * kChunk);
+    each_group(some, [&](int64_t row, auto num_rows) { add_rows<num_rows.value>(chunk, row, state); });
+  }
+
+  // Calls fn(row, rows) for rows that are computed together; of their number it makes a constant.
+  template <typename Fn>
+  SPLITSERVE_INLINE static void each_group(Range some, const Fn& fn) {
+    for (int64_t row = some.begin; row < some.end; row += kGroupRows)
+      with_count<kGroupRows>(min_of(kGroupRows, some.end - row), [&](auto num_rows) { fn(row, num_rows); });
+  }
+
+  template <int kRows>
+  SPLITSERVE_INLINE void score_rows(const Chunk<T>& chunk, int64_t row) {
+    const Stream<T> keys = Stream<T>::keys(chunk, 0);
+    const int64_t end = (seen[row + kRows - 1].end + kLanes - 1) / kLanes;
+    for (int64_t first = seen[row].begin / kLanes; first < end; first += kGroupVecs) {
+      with_count<kGroupVecs>(min_of(kGroupVecs, end - first), [&](auto vecs) {
+        score<T, kRows, vecs.value, false>(keys, first, queries + row * p.head_dim, p.head_dim,
+                                           dots + row * kChunk, nullptr);
+      });
+    }
+  }
+
+  template <int kRows>
+  SPLITSERVE_INLINE void add_rows(const Chunk<T>& chunk, int64_t row, const State& state) const {
+    const int64_t whole = p.head_dim / kLanes * kLanes;
+    const Weights<T, kRows> rows_weights{weights + row * kChunk, seen + row};
+    float* totals = state.values + row * width;
+    for (int64_t d = 0; d < whole; d += kGroupVecs * kLanes) {
+      with_count<kGroupVecs>(min_of(kGroupVecs, (whole - d) / kLanes), [&](auto vecs) {
+        add_values<T, kRows, vecs.value, false>(chunk, {0, d, vecs.value * kLanes}, rows_weights, totals,
+                                                width, nullptr);
+      });
+    }
+    if (whole < p.head_dim)
+      add_values<T, kRows, 1, false, true>(chunk, {0, whole, p.head_dim - whole}, rows_weights, totals, width,
+                                           nullptr);
+  }
+
+  void write(const State& state) const {
+    for (int64_t row = 0; row < rows; ++row) {
+      T* out = out_of(row);
+      const float inverse = 1.0f / sum_lanes(load(state.sums + row * kLanes));
+      for (int64_t d = 0; d < p.head_dim; d += kLanes)
+        store_up_to(out + d, load(state.values + row * width + d) * inverse, p.head_dim - d);
+    }
+  }
+
+  const WholeAttentionParams& p;
+  const int64_t kv_head, group, width, first_token, length;
+  const Scoring scoring;
+  int64_t first_row = 0, rows = 0;
+  Range seen[kWholeRows];  // of the chunk
+  alignas(64) T queries[kWholeRows * kMaxHeadDim];
+  alignas(64) float dots[kWholeRows * kChunk];
+  alignas(64) T weights[kWholeRows * kChunk];
+  alignas(64) float sums[State::floats(kWholeRows, kMaxHeadDim)];
+};
+
+}  // namespace
+}  // namespace splitserve::SPLITSERVE_ISA
