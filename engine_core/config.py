@@ -46,7 +46,7 @@ class SchedulerConfig(msgspec.Struct, frozen=True, kw_only=True):
         max_num_waiting: bound of the waiting queue; beyond it requests are rejected with 429.
         max_model_len: longest sequence, prompt and output together.
         block_size: tokens per KV block.
-        num_blocks: KV blocks of the pool.
+        num_blocks: KV blocks of the pool; 0 for a model without a KV cache, which computes prompts whole.
         policy: "fcfs", "priority" or "fair".
         enable_prefix_caching: reuse the KV of equal prefixes.
         tenant_weights: shares under the fair policy, 1..1000; tenants not named here have 1.

@@ -22,7 +22,8 @@ class RowBounds(NamedTuple):
         window: tokens a query sees, itself included; 0 if rows keep all their blocks.
         block_size: tokens per block.
         max_chunk: tokens a row computes in one step at most.
-        max_blocks: blocks a row holds at once at most; beyond all pools if rows keep all their blocks.
+        max_blocks: blocks a row holds at once at most; beyond all pools if rows keep all their blocks, 0 if
+            there is no KV cache.
         max_cached_tokens: longest sequence that the pool can serve; 0 if it does not limit them.
     """
 
@@ -52,13 +53,18 @@ def bound_rows(
     cut so that one row fits the pool: then a sequence of any length can go on alone. A pool too small for
     that with a chunk of one block keeps all blocks and limits sequences to what it holds.
 
+    Rows of a model without a KV cache hold nothing, and compute their prompts in one chunk, which so limits
+    their length.
+
     Args:
-        num_blocks: of the pool.
+        num_blocks: of the pool; 0 for a model without a KV cache.
         block_size: tokens per block.
         max_chunk: tokens of one row per step by configuration.
         sliding_window: of all layers; 0 if there is none or layers differ.
         num_in_flight: steps that may be in flight when one is planned.
     """
+    if num_blocks == 0:
+        return RowBounds(0, block_size, max_chunk, 0, max_chunk)
     num_tokens = (num_blocks - 1) * block_size
     chunk = min(max_chunk, num_tokens - (sliding_window - 1), num_tokens // (num_in_flight + 1))
     if sliding_window == 0 or chunk < min(max_chunk, block_size):

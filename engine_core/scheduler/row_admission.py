@@ -67,7 +67,10 @@ class RowAdmission:
         self._followers = Followers(kv, running)
         self._enable_prefix_caching = config.enable_prefix_caching
         # Leaves room for running rows to grow; without it a full pool would admit and preempt in alternation.
-        self._num_spare_blocks = max(1, config.num_blocks * config.watermark_percent // 100)
+        num_spare = max(1, config.num_blocks * config.watermark_percent // 100)
+        self._num_spare_blocks = min(config.num_blocks, num_spare)
+        # Without a KV cache there is nothing that a later step could go on from.
+        self._takes_whole_prompts = config.num_blocks == 0
         self.started: list[Request] = []
         self.suspects: Set[Siblings] = frozenset()
         self.uncompiled: Set[str | None] = frozenset()
@@ -105,6 +108,10 @@ class RowAdmission:
                     num_held += 1
                     num_kept_blocks += self._kv.max_blocks_for(request.num_stored_tokens)
                 continue
+            # Alone it is computed even if it exceeds the budget: that has shrunk then, for lack of memory.
+            is_alone = budget == num_tokens
+            if self._takes_whole_prompts and request.num_stored_tokens > budget and not is_alone:
+                break
             # A lone request may take the whole pool, which fits any accepted one, and load all at once.
             num_spare = self._num_spare_blocks + num_kept_blocks if len(self._running) else 0
             if len(self._running) and self._kv.load_ahead(request, num_spare):
@@ -114,7 +121,9 @@ class RowAdmission:
                 is_short_of_blocks = True
                 break
             uncomputed = request.num_stored_tokens - new_row.num_computed_tokens
-            chunk = min(uncomputed, self._kv.bounds.max_chunk, budget)
+            chunk = uncomputed
+            if not self._takes_whole_prompts:
+                chunk = min(uncomputed, self._kv.bounds.max_chunk, budget)
             new_tokens.append(chunk if room is None else room.take(chunk, new_row.num_computed_tokens))
             budget -= new_tokens[-1]
             num_sendable -= request.num_stored_tokens

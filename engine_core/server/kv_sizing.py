@@ -21,7 +21,7 @@ class KVSize(NamedTuple):
     """Size of the KV pool and of its CPU offload tier.
 
     Attributes:
-        num_blocks: blocks of the pool.
+        num_blocks: blocks of the pool; 0 for a model without a KV cache, as are the others then.
         num_tokens: tokens that these blocks hold.
         num_full_sequences: sequences of max_model_len that fit at once; with a sliding window each needs only
             the blocks that it holds at a time.
@@ -58,11 +58,17 @@ def size_kv_cache(config: EngineConfig, ready: WorkerReady) -> KVSize:
     serve as prefix cache. A size offered by the worker is limited to what a full batch of longest sequences
     can use.
 
+    A model whose blocks take no memory has no KV cache.
+
     Raises:
         ConfigError: not even one block fits into the pool or a requested tier, or there are more tokens than
-            an int32 can number.
+            an int32 can number; or a tier is requested for a model without a KV cache.
     """
     max_model_len = model_len(config, ready.model)
+    if not ready.block_bytes:
+        if config.kv_offload_gb:
+            raise ConfigError(f"--kv-offload-gb must be 0: {ready.model.architecture} has no KV cache")
+        return KVSize(0, 0, 0, 0, 0, 0)
     blocks_per_sequence = -(-max_model_len // config.block_size)
     if config.num_blocks:
         num_blocks = config.num_blocks
@@ -134,7 +140,7 @@ def scheduler_config(
         num_blocks=cache.num_blocks,
         num_stages=config.pipeline_parallel_size,
         policy=config.policy,
-        enable_prefix_caching=config.enable_prefix_caching,
+        enable_prefix_caching=config.enable_prefix_caching and cache.num_blocks > 0,
         tenant_weights=parse_weights(config.tenant_weights),
         max_waiting_tokens=config.max_waiting_tokens,
         queue_timeout_s=config.queue_timeout_s,

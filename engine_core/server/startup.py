@@ -178,6 +178,9 @@ class Startup:
             parameters=model.num_params,
             max_model_len=model.max_model_len,
         )
+        if not size.num_blocks:
+            log_event(_log, logging.INFO, "no KV cache", longest_prompt=_longest_prompt(self._config, model))
+            return
         log_event(
             _log,
             logging.INFO,
@@ -194,6 +197,12 @@ class Startup:
                 "the KV cache is smaller than one sequence of maximum length",
                 max_tokens=size.num_tokens,
             )
+
+
+def _longest_prompt(config: EngineConfig, model: ModelInfo) -> int:
+    """Return the tokens of the longest prompt that one step computes whole."""
+    chunk = config.max_prefill_tokens or config.max_num_batched_tokens
+    return min(chunk, config.max_model_len or model.max_model_len)
 
 
 def _check_same(again: ModelInfo, first: ModelInfo) -> None:
