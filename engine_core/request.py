@@ -49,6 +49,7 @@ class RequestLimits(NamedTuple):
         vocab_size: valid token ids are 0..vocab_size-1.
         max_model_len: longest sequence by configuration and model, in tokens.
         max_cached_tokens: longest sequence whose KV fits the pool; of a sliding window the last part only.
+            Without a KV cache: the longest that one step computes.
         pools: the model makes vectors of prompts instead of generating text.
     """
 
@@ -130,6 +131,7 @@ class Request:
         num_awaited_tokens: tokens of the leader's prefix that it waits for, whole blocks.
         streams: its tokens are sent as they come; otherwise they may be gathered.
         siblings: the request that it is a sequence of.
+        second_at: index of the first token of the second text of a pair, 0 if there is none.
     """
 
     frontend: FrontendId
@@ -163,6 +165,7 @@ class Request:
     num_awaited_tokens: int = 0
     streams: bool = True
     siblings: Siblings = field(default_factory=Siblings)
+    second_at: int = 0
 
     @property
     def num_stored_tokens(self) -> int:
@@ -250,6 +253,8 @@ def check_request(message: AddRequest, limits: RequestLimits) -> CheckedRequest:
     if len(prompt) == 0:
         raise InvalidRequestError("the prompt must contain at least one token", "prompt")
     _check_token_ids("prompt", prompt, limits.vocab_size)
+    if not 0 <= message.second_at < len(prompt):
+        raise InvalidRequestError(f"second_at must be from 0 to {len(prompt) - 1}", "second_at")
     _check_token_ids("resume_token_ids", resumed, limits.vocab_size)
     max_num_tokens = _max_num_tokens(len(prompt), len(resumed), sampling.max_tokens, limits)
     token_ids = bytearray(message.prompt_token_ids)

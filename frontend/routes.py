@@ -37,6 +37,8 @@ from splitserve.frontend.openai.schema.tokenize import (
     TokenizeResponse,
 )
 from splitserve.frontend.openai.schema.vectors import (
+    ClassifyRequest,
+    ClassifyResponse,
     EmbeddingRequest,
     EmbeddingResponse,
     RerankRequest,
@@ -46,6 +48,7 @@ from splitserve.frontend.openai.schema.vectors import (
 )
 from splitserve.frontend.openai.tokenize import detokenize, tokenize
 from splitserve.frontend.openai.tokenizer_info import TokenizerInfo, tokenizer_info
+from splitserve.frontend.openai.vectors.classify import classify
 from splitserve.frontend.openai.vectors.embeddings import create_embeddings
 from splitserve.frontend.openai.vectors.similarity import rerank, score
 from splitserve.frontend.openapi import Operation
@@ -211,6 +214,15 @@ def _vectors(context: ApiContext) -> list[Operation]:
                 response=ScoreResponse,
             )
             for path in ("/score", "/v1/score")
+        ),
+        vectors(
+            path="/classify",
+            name="classify",
+            summary="Tell how probable the labels of texts are",
+            endpoint=partial(classify, context),
+            request=ClassifyRequest,
+            example={"input": "Once upon a time"},
+            response=ClassifyResponse,
         ),
     ]
 

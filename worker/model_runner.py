@@ -195,7 +195,7 @@ class ModelRunner:
         return StepResult([self.batch.failures[row] for row in rows])
 
     def _forward(self, inputs: StepInputs) -> torch.Tensor | None:
-        token_ids, *layout = self._device.place((inputs.token_ids, *inputs.meta))
+        token_ids, *layout = self._device.place(inputs.tensors)
         meta = AttentionMetadata(*layout)
         self._backend.begin_step(meta)
         outputs = None
@@ -213,6 +213,7 @@ class ModelRunner:
     @torch.inference_mode()
     def _run_eagerly(self, step: SchedulerOutput) -> StepResult:
         inputs = self.batch.prepare(step)
+        inputs = inputs if self._pooler is None else self._pooler.with_outputs(inputs)
         hidden = self._forward(inputs) if len(inputs.rows) else None
         # Not if there are no rows, or if later stages continue with them.
         return StepResult(inputs.errors) if hidden is None else self._finish(hidden, inputs)

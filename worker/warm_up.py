@@ -18,6 +18,8 @@ _PROMPT_TOKENS = 32
 def warm_up(runner: ModelRunner, limits: BatchLimits) -> None:
     """Prefill a short prompt, decode one token, free the row; then prefill one of another token.
 
+    Without a KV cache nothing is decoded.
+
     Args:
         runner: with no row in its batch; has none afterwards either. What is left in the KV cache is never
             read, since every block is written before it is attended to.
@@ -27,7 +29,10 @@ def warm_up(runner: ModelRunner, limits: BatchLimits) -> None:
         ConfigError: a step ran out of memory.
         ModelLoadError: the model produces only NaN.
     """
-    room = min(limits.max_model_len, limits.max_num_batched_tokens, limits.num_blocks * limits.block_size) - 1
+    has_cache = limits.num_blocks > 0
+    room = min(limits.max_model_len, limits.max_num_batched_tokens)
+    if has_cache:
+        room = min(room, limits.num_blocks * limits.block_size) - 1
     num_prompt = min(_PROMPT_TOKENS, room)
     if num_prompt < 1:
         return
@@ -35,7 +40,7 @@ def warm_up(runner: ModelRunner, limits: BatchLimits) -> None:
     # Every rank runs both, whatever comes of the first: another may see what this one does not.
     # Two tokens where they fit: a step of one would count as a use of the recorded step of one row.
     other = [limits.vocab_size - 1] * min(2, room)
-    passes = [_run(runner, limits, prompt, decode=True), _run(runner, limits, other)]
+    passes = [_run(runner, limits, prompt, decode=has_cache), _run(runner, limits, other)]
     for errors in passes:
         for error in errors:
             if error.code == DeviceMemoryError.code:
@@ -51,7 +56,7 @@ def warm_up(runner: ModelRunner, limits: BatchLimits) -> None:
 
 def _run(runner: ModelRunner, limits: BatchLimits, prompt: list[int], decode: bool = False) -> list[RowError]:
     """Compute a prompt, and one token after it if asked to; return what went wrong."""
-    num_blocks = -(-(len(prompt) + 1) // limits.block_size)
+    num_blocks = -(-(len(prompt) + 1) // limits.block_size) if limits.num_blocks else 0
     row = NewRow(
         row=0,
         token_ids=pack_int32(prompt),

@@ -11,7 +11,7 @@ import torch
 
 from splitserve.engine_core.checkpoint.config.architectures import is_bare, read_model_config
 from splitserve.engine_core.checkpoint.config.model_config import ModelConfig
-from splitserve.engine_core.checkpoint.pooling import Pooling, read_pooling
+from splitserve.engine_core.checkpoint.pooling import Pooling, pooling_of_classifier, read_pooling
 from splitserve.engine_core.errors import ConfigError, WorkerError
 from splitserve.engine_core.ipc.worker_messages import (
     CompileGrammar,
@@ -42,6 +42,7 @@ from splitserve.worker.kv_cache.host_blocks import HostBlocks
 from splitserve.worker.kv_cache.layout import layer_caches
 from splitserve.worker.largest_step import blocks_of_largest_step, run_largest_step
 from splitserve.worker.model_runner import ModelRunner, max_logits_rows
+from splitserve.worker.models.dense_layer import load_dense
 from splitserve.worker.models.loaded_model import LoadedModel
 from splitserve.worker.models.placement import Placement
 from splitserve.worker.models.registry import load_model
@@ -130,7 +131,8 @@ class Worker:
         model = load_model(
             config, dtype, placement, progress, quantization, self._loader, has_head=pooling is None
         )
-        self.loaded = loaded = LoadedModel(config, dtype, model, quantization, placement, pooling)
+        dense = [] if pooling is None else load_dense(pooling, config, self._device, self._loader)
+        self.loaded = loaded = LoadedModel(config, dtype, model, quantization, placement, pooling, dense)
         if self._meeting is not None:
             self._meeting.begin(self._config.exchange_timeout_s)
             if isinstance(self._device, CudaDevice):
@@ -138,7 +140,7 @@ class Worker:
         return WorkerReady(
             model=msgspec.structs.replace(loaded.info, numerics=numerics(self._config, loaded)),
             block_bytes=loaded.block_shape(self._config.block_size).num_bytes,
-            available_bytes=self._config.kv_cache_memory_bytes or self._default_cache_bytes(),
+            available_bytes=self._cache_bytes(loaded),
             load_s=time.perf_counter() - started,
         )
 
@@ -146,7 +148,7 @@ class Worker:
         """Allocate KV cache, CPU offload tier and the batch, in place of those before; run a warm-up pass.
 
         Args:
-            num_blocks: blocks of the pool that steps compute in.
+            num_blocks: blocks of the pool that steps compute in; 0 for a model that needs none.
             num_host_blocks: blocks of the CPU offload tier; 0 for none.
 
         Raises:
@@ -155,7 +157,7 @@ class Worker:
         """
         if self.loaded is None:
             raise WorkerError("the KV cache was asked for before the model was loaded")
-        if num_blocks < 1:
+        if num_blocks < 1 and self.loaded.model.num_layers:
             raise ConfigError("the KV cache needs at least one block")
         # Its memory is free before the new one's is counted. Moves may still be using its offload tier, which
         # torch's allocator, that knows nothing of them, would hand out at once.
@@ -195,6 +197,7 @@ class Worker:
             softcap=traits.score_cap > 0.0,
             sinks=traits.has_sinks,
             batch_invariant=self._config.batch_invariant,
+            whole=config.encoder is not None,
         )
 
     def _meet(self) -> Mesh:
@@ -226,9 +229,17 @@ class Worker:
         caches = ArrivingCaches(layer_caches(pool))
         graphs = None if self._config.enforce_eager else _make_graphs(loaded, caches, batch)
         sampler = Sampler(self._device, batch, self.grammars)
-        pooler = None if loaded.pooling is None else Pooler(self._device)
+        pooler = None
+        if loaded.pooling is not None:
+            classify = None if loaded.config.classifier is None else loaded.model.compute_logits
+            pooler = Pooler(self._device, loaded.pooling.mode, loaded.dense, classify)
         runner = ModelRunner(loaded.placement, loaded.model, caches, host_blocks, sampler, graphs, pooler)
         return runner, host_blocks
+
+    def _cache_bytes(self, loaded: LoadedModel) -> int:
+        if not loaded.model.num_layers:
+            return 0
+        return self._config.kv_cache_memory_bytes or self._default_cache_bytes()
 
     def _default_cache_bytes(self) -> int:
         """Ask the device, which may measure what a step takes beside the cache."""
@@ -308,7 +319,14 @@ class Worker:
 def _read_config(asked: WorkerConfig) -> tuple[ModelConfig, Pooling | None]:
     """Return the config with the context that is served, and how the model makes vectors, if it does."""
     config = read_model_config(asked.model, asked.model_impl).limited_to(asked.max_model_len)
-    pooling = read_pooling(Path(config.path), asked.task, is_bare=is_bare(config.architecture))
+    if config.classifier is not None:
+        return config, pooling_of_classifier(config.path, asked.task, config.classifier.head.pooling)
+    pooling = read_pooling(
+        Path(config.path),
+        asked.task,
+        is_bare=is_bare(config.architecture),
+        is_encoder=config.encoder is not None,
+    )
     if pooling is not None and pooling.max_tokens:
         config = config.limited_to(min(config.max_model_len, pooling.max_tokens))
     return config, pooling

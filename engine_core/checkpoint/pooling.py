@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
+from splitserve.engine_core.checkpoint.config.common_fields import MAX_WIDTH
 from splitserve.engine_core.checkpoint.config.fields import MAX_JSON_BYTES, Fields
 from splitserve.engine_core.checkpoint.files import read_file
 from splitserve.engine_core.errors import ModelLoadError
@@ -30,20 +31,77 @@ _MODES = (
     "lasttoken",
 )
 
+PoolingMode = Literal["lasttoken", "cls", "mean", "max"]
+# By both of the names that a mode has.
+_SUPPORTED: dict[str, PoolingMode] = {
+    "lasttoken": "lasttoken",
+    "cls": "cls",
+    "cls_token": "cls",
+    "mean": "mean",
+    "mean_tokens": "mean",
+    "max": "max",
+    "max_tokens": "max",
+}
+_DENSE_ACTIVATIONS = {
+    "torch.nn.modules.activation.Tanh": True,
+    "torch.nn.modules.linear.Identity": False,
+}
+
+
+class Dense(NamedTuple):
+    """A layer that a pooled vector goes through.
+
+    Attributes:
+        folder: of its config and weights.
+        in_features, out_features: its sizes.
+        has_bias: whether it has one.
+        is_tanh: its activation is tanh; otherwise it has none.
+    """
+
+    folder: Path
+    in_features: int
+    out_features: int
+    has_bias: bool
+    is_tanh: bool
+
 
 class Pooling(NamedTuple):
-    """How the vector of a prompt is made: it is the last token's hidden state after the final norm.
+    """How the vector of a prompt is made of the hidden states of its tokens, after the final norm.
 
     Attributes:
         normalizes: vectors are meant to be brought to length 1.
         max_tokens: longest prompt; 0 for the model's own limit.
+        mode: the last token's, the first one's, the mean or the largest of each element.
+        dense: layers that it goes through then.
     """
 
     normalizes: bool = True
     max_tokens: int = 0
+    mode: PoolingMode = "lasttoken"
+    dense: tuple[Dense, ...] = ()
 
 
-def read_pooling(directory: Path, task: str, *, is_bare: bool = False) -> Pooling | None:
+def pooling_of_classifier(path: str, task: str, mode: PoolingMode) -> Pooling:
+    """Return how the state that a head for labels reads is made.
+
+    Args:
+        path: of the checkpoint.
+        task: as for read_pooling; such a model can do nothing else than "auto" takes it for.
+        mode: of the head.
+
+    Raises:
+        ModelLoadError: another task was asked for.
+    """
+    if task != "auto":
+        raise ModelLoadError(
+            f"{Path(path) / CONFIG} names a model with a head for labels: --task must be auto, got {task}"
+        )
+    return Pooling(normalizes=False, mode=mode)
+
+
+def read_pooling(
+    directory: Path, task: str, *, is_bare: bool = False, is_encoder: bool = False
+) -> Pooling | None:
     """Return how a checkpoint makes vectors; None if it generates text.
 
     Args:
@@ -51,6 +109,8 @@ def read_pooling(directory: Path, task: str, *, is_bare: bool = False) -> Poolin
         task: "auto" goes by modules.json and by is_bare, "embed" makes vectors without either, too,
             "generate" never does.
         is_bare: the model has no output head, so that it can do nothing else.
+        is_encoder: tokens see those behind them. Without modules.json the mean is taken then, as the
+            sentence-transformers library does, otherwise the last token's state.
 
     Raises:
         ModelLoadError: names the file and what it asks for that is not supported.
@@ -65,18 +125,23 @@ def read_pooling(directory: Path, task: str, *, is_bare: bool = False) -> Poolin
     path = directory / MODULES
     content = read_file(path, MAX_JSON_BYTES)
     if content is None:
-        return Pooling() if task == "embed" or is_bare else None
+        default = Pooling(mode="mean" if is_encoder else "lasttoken")
+        return default if task == "embed" or is_bare else None
     modules = _modules(content, path)
     names = [module.text("type", default="").rsplit(".", 1)[-1] for module in modules]
-    if names[:2] != ["Transformer", "Pooling"] or names[2:] not in ([], ["Normalize"]):
+    num_dense = names[2:].count("Dense")
+    if names != ["Transformer", "Pooling"] + ["Dense"] * num_dense + ["Normalize"] * (
+        "Normalize" in names[2:]
+    ):
         shown = ", ".join(names)[:200] or "none"
         raise ModelLoadError(
-            f"{path}: modules must be Transformer, Pooling and perhaps Normalize, got {shown}"
+            f"{path}: modules must be Transformer, Pooling, perhaps Dense and perhaps Normalize, got {shown}"
         )
-    _check_pooling(_inside(directory, modules[1]) / "config.json")
+    mode = _read_mode(_inside(directory, modules[1]) / "config.json", is_encoder=is_encoder)
     if _inside(directory, modules[0]) != directory:
         raise modules[0].error("path", "must be empty: the model's files lie in the checkpoint's folder")
-    return Pooling(normalizes=names[2:] == ["Normalize"], max_tokens=_max_tokens(directory))
+    dense = tuple(_read_dense(_inside(directory, module)) for module in modules[2 : 2 + num_dense])
+    return Pooling("Normalize" in names, _max_tokens(directory), mode, dense)
 
 
 def _modules(content: bytes, path: Path) -> list[Fields]:
@@ -99,7 +164,7 @@ def _inside(directory: Path, module: Fields) -> Path:
     return directory / name
 
 
-def _check_pooling(path: Path) -> None:
+def _read_mode(path: Path, *, is_encoder: bool) -> PoolingMode:
     config = Fields.from_file(path)
     if config.has("pooling_mode"):
         modes = [config.text("pooling_mode", default="")]
@@ -107,11 +172,30 @@ def _check_pooling(path: Path) -> None:
         modes = [name.removeprefix(_MODE) for name in config.names_of_true() if name.startswith(_MODE)]
         for name in _MODES:
             config.boolean(f"{_MODE}{name}", False)
-    if modes != ["lasttoken"]:
+    supported = [mode for mode in _SUPPORTED if is_encoder or mode == "lasttoken"]
+    if len(modes) != 1 or modes[0] not in supported:
+        wanted = ", ".join(dict.fromkeys(_SUPPORTED[mode] for mode in supported))
         got = ", ".join(modes)[:200] or "none"
-        raise ModelLoadError(f"{path}: only the pooling mode lasttoken is supported, got {got}")
+        of_what = "an encoder" if is_encoder else "a decoder, whose tokens do not see those behind them,"
+        raise ModelLoadError(f"{path}: the pooling mode of {of_what} must be one of {wanted}, got {got}")
     if not config.boolean("include_prompt", True):
         raise config.error("include_prompt", "must be true or absent")
+    return _SUPPORTED[modes[0]]
+
+
+def _read_dense(folder: Path) -> Dense:
+    config = Fields.from_file(folder / "config.json")
+    activation = config.text("activation_function", "torch.nn.modules.activation.Tanh")
+    if activation not in _DENSE_ACTIVATIONS:
+        wanted = " or ".join(_DENSE_ACTIVATIONS)
+        raise config.error("activation_function", f"must be {wanted}, got {activation[:200]!r}")
+    return Dense(
+        folder=folder,
+        in_features=config.integer("in_features", 1, MAX_WIDTH),
+        out_features=config.integer("out_features", 1, MAX_WIDTH),
+        has_bias=config.boolean("bias", True),
+        is_tanh=_DENSE_ACTIVATIONS[activation],
+    )
 
 
 def _max_tokens(directory: Path) -> int:

@@ -107,7 +107,7 @@ class EngineCore:
             vocab_size=model.vocab_size,
             max_model_len=max_model_len,
             max_cached_tokens=kv.bounds.max_cached_tokens or max_model_len,
-            pools=model.embedding_size > 0,
+            pools=model.pooled_size > 0,
         )
         self._outputs = OutputCollector(epoch)
         self._requests = RequestLifecycle(

@@ -105,4 +105,5 @@ class Intake:
             priority=message.priority,
             streams=message.streams,
             siblings=siblings,
+            second_at=message.second_at,
         )

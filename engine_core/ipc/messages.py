@@ -63,6 +63,8 @@ class AddRequest(Wire, frozen=True, tag=1):
         continues: part of a client request that has run already, such as a later step of a beam search. It is
             rejected only beyond twice the queue's limits, and no queue timeout ends it.
         pools: the prompt's vector is wanted, and no token: sampling.max_tokens is 0.
+        second_at: index of the first token that belongs to the second text of a pair, for models that tell
+            the two apart; 0 if none does.
     """
 
     handle: int
@@ -79,6 +81,7 @@ class AddRequest(Wire, frozen=True, tag=1):
     more: bool = False
     continues: bool = False
     pools: bool = False
+    second_at: int = 0
 
 
 class Abort(Wire, frozen=True, tag=2):

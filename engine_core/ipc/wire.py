@@ -15,9 +15,14 @@ The messages of `launcher_messages` travel as JSON, between an engine and the la
 
 from __future__ import annotations
 
+from typing import Literal
+
 import msgspec
 
-PROTOCOL_VERSION = 6
+PROTOCOL_VERSION = 7
+
+
+Task = Literal["generate", "embed", "score", "classify"]
 
 
 class Wire(msgspec.Struct, frozen=True, array_like=True, omit_defaults=True, gc=False):
@@ -40,6 +45,9 @@ class ModelInfo(Wire, frozen=True):
         quantization: format of the quantized weights, "int8" or "int4", or "none".
         embedding_size: elements of the vector that the model makes of a prompt; 0 if it generates text.
         normalizes: whether its vectors are meant to be brought to length 1.
+        labels: of a model that classifies prompts, or scores them if there is one: each gets a number.
+        score_function, class_function: what makes them scores and probabilities, see
+            checkpoint.config.classifier.
         numerics: names what decides the last bit of a logit besides the weights: release, device, instruction
             set, attention backend, split. Engines with the same value compute the same bits.
     """
@@ -56,6 +64,21 @@ class ModelInfo(Wire, frozen=True):
     numerics: str = ""
     embedding_size: int = 0
     normalizes: bool = True
+    labels: list[str] = []
+    score_function: str = ""
+    class_function: str = ""
+
+    @property
+    def pooled_size(self) -> int:
+        """Numbers that the model makes of a prompt; 0 if it generates text."""
+        return self.embedding_size or len(self.labels)
+
+    @property
+    def task(self) -> Task:
+        """What the model is for."""
+        if self.labels:
+            return "score" if len(self.labels) == 1 else "classify"
+        return "embed" if self.embedding_size else "generate"
 
 
 class Pooled(Wire, frozen=True):

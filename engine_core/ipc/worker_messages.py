@@ -32,6 +32,7 @@ class NewRow(Wire, frozen=True):
         block_ids: int32 column, the row's block table so far, from index first_block on.
         sampling: the seed is set.
         first_block: number of first blocks that have left a sliding window; no query will see them.
+        second_at: index of the first token of the second text of a pair; 0 if there is none.
     """
 
     row: int
@@ -41,6 +42,7 @@ class NewRow(Wire, frozen=True):
     block_ids: bytes
     sampling: SequenceSampling
     first_block: int = 0
+    second_at: int = 0
 
 
 class SchedulerOutput(Wire, frozen=True, tag=1):

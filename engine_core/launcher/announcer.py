@@ -15,6 +15,7 @@ import zmq
 
 from splitserve.engine_core.clock import Clock
 from splitserve.engine_core.ipc.messages import Ready
+from splitserve.engine_core.ipc.wire import ModelInfo
 from splitserve.engine_core.launcher.options import LaunchOptions
 from splitserve.engine_core.launcher.readiness import ProbeStage, ReadinessProbe
 from splitserve.engine_core.launcher.rolling import RollingRestart
@@ -158,7 +159,7 @@ def _banner(engine: Ready, place: str, uds: str, address: str, took_s: float, *,
         f"  model   {', '.join(engine.served_model_names)}",
         *([] if uds else [f"  docs    {url}/docs"]),
         f"  engine  {address}  (one more frontend: api-frontend --engine {address} --port PORT)",
-        f"  try     {_curl(url, uds, name, has_api_key, embeds=engine.model.embedding_size > 0)}",
+        f"  try     {_curl(url, uds, name, has_api_key, engine.model)}",
     ]
     return "\n".join(["", *lines, ""])
 
@@ -168,14 +169,18 @@ def _reachable(place: str) -> str:
     return place.replace("://0.0.0.0:", "://127.0.0.1:").replace("://[::]:", "://[::1]:")
 
 
-def _curl(url: str, uds: str, model: str, has_api_key: bool, embeds: bool) -> str:
+def _curl(url: str, uds: str, name: str, has_api_key: bool, model: ModelInfo) -> str:
     body: dict[str, object]
-    if embeds:
-        path, body = "embeddings", {"model": model, "input": "Hello!"}
+    if model.embedding_size:
+        path, body = "v1/embeddings", {"model": name, "input": "Hello!"}
+    elif len(model.labels) == 1:
+        path, body = "v1/score", {"model": name, "text_1": "Hello!", "text_2": "Good day!"}
+    elif model.labels:
+        path, body = "classify", {"model": name, "input": "Hello!"}
     else:
         messages = [{"role": "user", "content": "Hello!"}]
-        path, body = "chat/completions", {"model": model, "messages": messages}
-    words = ["curl", *(["--unix-socket", uds] if uds else []), f"{url}/v1/{path}"]
+        path, body = "v1/chat/completions", {"model": name, "messages": messages}
+    words = ["curl", *(["--unix-socket", uds] if uds else []), f"{url}/{path}"]
     words += ["-H", "Content-Type: application/json"]
     text = shlex.join(words)
     if has_api_key:

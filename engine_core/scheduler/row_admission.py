@@ -155,6 +155,7 @@ class RowAdmission:
             block_ids=pack_int32(self._kv.tables[row][num_left:]),
             sampling=request.sampling_for_worker(),
             first_block=num_left,
+            second_at=request.second_at,
         )
 
     def _count(self, request: Request, num_cached: int) -> None:

@@ -61,7 +61,7 @@ class WorkerSettings(Settings, frozen=True, kw_only=True):
     task: Annotated[
         str,
         Setting(
-            "what the model is for; auto embeds if the checkpoint is one of an embedding model",
+            "what the model is for; auto goes by the checkpoint: text, embeddings, scores or classes",
             "model",
             choices=TASKS,
             docs=", see [embeddings](embeddings.md)",

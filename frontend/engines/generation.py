@@ -32,6 +32,7 @@ class GenerationRequest:
         grammar_context: of the structured outputs or the grammar of `sampling`.
         pools: the prompt's vector is wanted instead of text; `sampling` is POOLING_SAMPLING.
         continues: part of a client's request that has run already, see AddRequest.
+        second_at: index of the first token of the second of two texts, see AddRequest.
     """
 
     request_id: str
@@ -48,6 +49,7 @@ class GenerationRequest:
     grammar_context: GrammarContext = NO_CONTEXT
     pools: bool = False
     continues: bool = False
+    second_at: int = 0
 
 
 @dataclass(slots=True)

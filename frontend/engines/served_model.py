@@ -37,8 +37,8 @@ class ServedModel:
         The name alone does not do: an engine may come back with another checkpoint under the same one.
         """
         info = self.info
-        parts = (self.names[0], info.architecture, info.num_params, info.vocab_size, info.embedding_size)
-        return f"{parts} {info.eos_token_ids}"
+        parts = (self.names[0], info.architecture, info.num_params, info.vocab_size, info.pooled_size)
+        return f"{parts} {info.eos_token_ids} {info.labels}"
 
     @property
     def max_num_open(self) -> int:

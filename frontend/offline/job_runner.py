@@ -6,39 +6,36 @@ import threading
 import time
 from collections.abc import Callable, Coroutine, Sequence
 from contextlib import aclosing
-from typing import Any, NamedTuple, TypeVar
+from dataclasses import dataclass
+from typing import Any, TypeVar
 
 from splitserve.frontend.engines.generation import GenerationRequest
 from splitserve.frontend.engines.served_model import ServedModel
 from splitserve.frontend.metrics.request_metrics import RequestTimes
-from splitserve.frontend.offline.jobs import ChatJob, PromptJob
-from splitserve.frontend.offline.outputs import (
-    CompletionOutput,
-    EmbeddingOutput,
-    EmbeddingRequestOutput,
-    RequestOutput,
-    collect_outputs,
-)
+from splitserve.frontend.offline.jobs import ChatJob, PairJob, PromptJob
+from splitserve.frontend.offline.outputs import CompletionOutput, RequestOutput, collect_outputs
 from splitserve.frontend.offline.params import fit_context
 from splitserve.frontend.offline.progress import GenerationBar
 from splitserve.frontend.offline.runner import OfflineRunner, run_bounded
+from splitserve.frontend.text.pooling.vectors import check_vector
 from splitserve.frontend.text.prompts import Prompt
-from splitserve.frontend.text.vectors import check_vector, finished_vector
 
 # Enough to keep the engine's batch full while results come back.
 _IN_FLIGHT_PER_SEQ = 2
 _MAX_IN_FLIGHT = 4096
 
-Job = TypeVar("Job", bound=PromptJob | ChatJob)
-Out = TypeVar("Out", bound=RequestOutput | EmbeddingRequestOutput)
+Job = TypeVar("Job", bound=PromptJob | PairJob | ChatJob)
+Out = TypeVar("Out", bound="RequestOutput | Pooled")
 
 
-class VectorShape(NamedTuple):
-    """How vectors are finished: their elements, how many of these are kept, and whether length is 1."""
+@dataclass(slots=True)
+class Pooled:
+    """What came of a prompt that was pooled: a float32 column."""
 
-    embedding_size: int
-    dimensions: int
-    normalizes: bool
+    request_id: str
+    prompt_token_ids: list[int]
+    values: bytes = b""
+    num_cached_tokens: int = 0
 
 
 class JobRunner:
@@ -83,7 +80,9 @@ class JobRunner:
 
             return self._runner.run(run_bounded(jobs, run_one, self._max_in_flight), bar.show)
 
-    def _request(self, job: PromptJob | ChatJob, prompt: Prompt, *, pools: bool = False) -> GenerationRequest:
+    def _request(
+        self, job: PromptJob | PairJob | ChatJob, prompt: Prompt, *, pools: bool = False
+    ) -> GenerationRequest:
         served, options = self._served, job.options
         with self._lock:
             self._num_requests += 1
@@ -99,6 +98,7 @@ class JobRunner:
             model=served.identity,
             grammar_context=job.grammar_context(served.assets, prompt),
             pools=pools,
+            second_at=prompt.second_at,
         )
 
     async def generate(self, job: PromptJob | ChatJob, bar: GenerationBar) -> RequestOutput:
@@ -119,15 +119,13 @@ class JobRunner:
         output.metrics = times.metrics() if timed else None
         return output
 
-    async def embed(self, job: PromptJob, _: GenerationBar, shape: VectorShape) -> EmbeddingRequestOutput:
-        """Make the vector of one prompt."""
+    async def pool(self, job: PromptJob | PairJob, _: GenerationBar) -> Pooled:
+        """Make the vector of one prompt, or the numbers of its labels."""
         request = self._request(job, await job.encode(self._served.assets), pools=True)
-        output = EmbeddingRequestOutput(request.request_id, EmbeddingOutput([]), request.prompt_token_ids)
+        output = Pooled(request.request_id, request.prompt_token_ids)
         async with aclosing(self._runner.generate(request)) as deltas:
             async for delta in deltas:
                 output.num_cached_tokens = delta.num_cached_tokens
-                size, dimensions, normalizes = shape
-                check_vector(delta.pooled, size)
-                vector = finished_vector(delta.pooled, dimensions, normalizes=normalizes)
-                output.outputs.embedding = vector.tolist()
+                check_vector(delta.pooled, self._served.info.pooled_size)
+                output.values = delta.pooled
         return output

@@ -45,14 +45,17 @@ class Tokenization(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     truncation_side: TruncationSide | None = None
     add_special_tokens: bool | None = None
 
-    def truncation(self, params: SamplingParams, max_model_len: int) -> Truncation | None:
-        """Return how a prompt with these parameters is truncated.
+    def truncation(
+        self, params: SamplingParams, max_model_len: int, side: TruncationSide
+    ) -> Truncation | None:
+        """Return how a prompt with these parameters is truncated; `side` loses tokens if none was named.
 
         Raises:
             InvalidRequestError: names the range.
         """
         asked = params.max_tokens or 1
-        return read_truncation(self.truncate_prompt_tokens, self.truncation_side, asked, max_model_len)
+        given = self.truncation_side or side
+        return read_truncation(self.truncate_prompt_tokens, given, asked, max_model_len)
 
 
 def check_tokenization(given: TokenizationKwargs | None) -> Tokenization:
@@ -76,13 +79,15 @@ class JobOptions(NamedTuple):
     priority: int
     tokenization: Tokenization
 
-    def encoder(self, assets: ModelAssets, *, add_special_tokens: bool) -> PromptEncoder:
-        """Return what makes the prompt; `add_special_tokens` is the default."""
+    def encoder(
+        self, assets: ModelAssets, *, add_special_tokens: bool, side: TruncationSide = "left"
+    ) -> PromptEncoder:
+        """Return what makes the prompt; `add_special_tokens` and `side` are the defaults."""
         asked = self.tokenization.add_special_tokens
         return PromptEncoder(
             assets,
             add_special_tokens if asked is None else asked,
-            self.tokenization.truncation(self.params, assets.max_model_len),
+            self.tokenization.truncation(self.params, assets.max_model_len, side),
             _next_turn,
         )
 
@@ -115,6 +120,24 @@ class PromptJob:
         if self.options.params.thinking_token_budget is not None:
             text = f"{BUDGET_FIELD}: only the answer of a chat has reasoning; use LLM.chat"
             raise InvalidRequestError(text, BUDGET_FIELD, "unsupported_parameter")
+        return NO_CONTEXT
+
+
+@dataclass(slots=True, frozen=True)
+class PairJob:
+    """Two texts that a model reads as one prompt."""
+
+    first: str
+    second: str
+    options: JobOptions
+
+    async def encode(self, assets: ModelAssets) -> Prompt:
+        """Return the prompt. Raises as PromptEncoder."""
+        encoder = self.options.encoder(assets, add_special_tokens=True, side="right")
+        return await encoder.encode_pair(self.first, self.second, "data_2")
+
+    def grammar_context(self, assets: ModelAssets, prompt: Prompt) -> GrammarContext:
+        """Return that nothing is generated."""
         return NO_CONTEXT
 
 

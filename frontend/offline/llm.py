@@ -3,45 +3,41 @@
 from __future__ import annotations
 
 import logging
-import os
-import weakref
-from collections.abc import Callable, Coroutine, Mapping, Sequence
-from functools import partial
+from collections.abc import Mapping, Sequence
 from types import TracebackType
-from typing import Any
 
-import msgspec
-
-from splitserve.engine_core.errors import ConfigError, InvalidRequestError
 from splitserve.engine_core.near_names import names_near_keywords
 from splitserve.engine_core.sampling_params import MAX_LOGPROBS, SamplingParams
 from splitserve.engine_core.sequence_sampling import MAX_STEP_LOGPROBS
 from splitserve.engine_core.settings.checks import check_range
 from splitserve.engine_core.settings.setting import Value
-from splitserve.frontend.engines.generation import POOLING_SAMPLING
 from splitserve.frontend.offline.engine_keywords import engine_keywords, engine_words, shows_keywords
-from splitserve.frontend.offline.job_runner import Job, JobRunner, Out, VectorShape
 from splitserve.frontend.offline.jobs import (
     ChatJob,
-    JobOptions,
     PromptJob,
     TokenizationKwargs,
-    check_tokenization,
     list_prompts,
     read_conversations,
 )
-from splitserve.frontend.offline.outputs import EmbeddingRequestOutput, PromptInput, RequestOutput
-from splitserve.frontend.offline.params import check_params_of_all, check_priorities
-from splitserve.frontend.offline.progress import GenerationBar, StartBar
-from splitserve.frontend.offline.runner import OfflineRunner
+from splitserve.frontend.offline.offline_model import OfflineModel
+from splitserve.frontend.offline.outputs import (
+    ClassificationRequestOutput,
+    EmbeddingRequestOutput,
+    PoolingRequestOutput,
+    PromptInput,
+    RankedDocument,
+    RequestOutput,
+    ScoringRequestOutput,
+)
+from splitserve.frontend.offline.params import params_of
+from splitserve.frontend.offline.pooling import PoolingTask
 from splitserve.frontend.text.chat.control_tokens import JsonValue
 from splitserve.frontend.text.chat.messages import Message
 from splitserve.frontend.text.chat.options import ChatOptions
+from splitserve.frontend.text.pooling.vectors import check_generates
 from splitserve.frontend.text.tokenizer import Tokenizer
-from splitserve.frontend.text.vectors import check_dimensions, check_embeds
 from splitserve.frontend.unknown_fields import UnknownFields
 
-_MAX_WAITING_TOKENS = 2**40
 _ENGINE_KEYWORDS = engine_keywords()
 
 
@@ -82,29 +78,15 @@ class LLM:
     ) -> None:
         """Start the engine and wait until the model is loaded; see the class."""
         check_range("max_logprobs", max_logprobs, 0, MAX_STEP_LOGPROBS)
-        self._max_logprobs = max_logprobs
-        flags = [
-            f"--model={model}",
-            *engine_words(_ENGINE_KEYWORDS, settings),
-            f"--log-level={log_level}",
-            "--engine-id=offline",
-            "--drain-timeout=0",
-            # Nobody reads along: throughput counts, and how much waits is bounded here.
-            "--target-itl-ms=0",
-            f"--max-waiting-tokens={_MAX_WAITING_TOKENS}",
-            "--log-wait=0",
-        ]
-        self._runner = OfflineRunner()
-        # Also runs when the interpreter ends. A forked child must not end its parent's engine.
-        self._finalizer = weakref.finalize(self, _close, self._runner, os.getpid())
-        try:
-            with StartBar(use_tqdm) as bar:
-                self._served = self._runner.start(flags, startup_timeout_s, bar.show)
-        except BaseException:
-            self.close()
-            raise
-        self._jobs = JobRunner(self._runner, self._served, tells_metrics=enable_per_request_metrics)
-        # A script has no --strict, and seldom shows what is less than a warning.
+        self._model = OfflineModel(
+            [f"--model={model}", *engine_words(_ENGINE_KEYWORDS, settings), f"--log-level={log_level}"],
+            max_logprobs=max_logprobs,
+            tells_metrics=enable_per_request_metrics,
+            use_tqdm=use_tqdm,
+            startup_timeout_s=startup_timeout_s,
+        )
+        self._served = self._model.served
+        # A script has no --strict.
         self._unknown_fields = UnknownFields(strict=False, level=logging.WARNING)
 
     @names_near_keywords("LLM.generate")
@@ -135,10 +117,12 @@ class LLM:
             InvalidRequestError: a prompt or parameter is wrong; nothing else is generated either.
             SplitServeError: the engine failed; its words are quoted.
         """
+        check_generates(self._served.names[0], self._served.info)
         many = list_prompts(prompts)
-        options = self._options(sampling_params, priority, tokenization_kwargs, len(many))
+        params = self.get_default_sampling_params() if sampling_params is None else sampling_params
+        options = self._model.options(params, priority, tokenization_kwargs, len(many))
         jobs = [PromptJob(prompt, each) for prompt, each in zip(many, options, strict=True)]
-        return self._run(jobs, use_tqdm, self._jobs.generate)
+        return self._model.run(jobs, use_tqdm, self._model.jobs.generate)
 
     @names_near_keywords("LLM.chat")
     def chat(
@@ -174,6 +158,7 @@ class LLM:
             InvalidRequestError: the model has no chat template, or it refuses the messages.
             SplitServeError: the engine failed; its words are quoted.
         """
+        check_generates(self._served.names[0], self._served.info)
         many = read_conversations(messages, self._unknown_fields)
         template_options = ChatOptions(
             add_generation_prompt=add_generation_prompt,
@@ -181,9 +166,10 @@ class LLM:
             tools=tools,
             variables=chat_template_kwargs,
         )
-        options = self._options(sampling_params, priority, tokenization_kwargs, len(many))
+        params = self.get_default_sampling_params() if sampling_params is None else sampling_params
+        options = self._model.options(params, priority, tokenization_kwargs, len(many))
         jobs = [ChatJob(chat, each, template_options) for chat, each in zip(many, options, strict=True)]
-        return self._run(jobs, use_tqdm, self._jobs.generate)
+        return self._model.run(jobs, use_tqdm, self._model.jobs.generate)
 
     @names_near_keywords("LLM.embed")
     def embed(
@@ -202,8 +188,7 @@ class LLM:
             prompts: as for generate().
             use_tqdm: show a progress bar.
             dimensions: elements kept of each vector; None keeps all.
-            normalize: bring vectors to length 1; None does what the checkpoint says, and does it if it says
-                nothing.
+            normalize: bring vectors to length 1; None does so unless the checkpoint says otherwise.
             priority: as for generate().
             tokenization_kwargs: as for generate().
 
@@ -211,40 +196,91 @@ class LLM:
             One output per prompt, in their order, its vector in `outputs.embedding`.
 
         Raises:
-            InvalidRequestError: the model generates text, or a prompt or argument is wrong.
+            InvalidRequestError: the model does something else, or a prompt or argument is wrong.
             SplitServeError: the engine failed; its words are quoted.
         """
-        info = self._served.info
-        check_embeds(self._served.names[0], info.embedding_size)
-        size = check_dimensions(dimensions, info.embedding_size)
-        if normalize is not None and not isinstance(normalize, bool):
-            raise InvalidRequestError(
-                f"normalize must be True, False or None, got {normalize!r}", "normalize"
-            )
-        many = list_prompts(prompts)
-        options = self._options(POOLING_SAMPLING, priority, tokenization_kwargs, len(many))
-        jobs = [PromptJob(prompt, each) for prompt, each in zip(many, options, strict=True)]
-        shape = VectorShape(info.embedding_size, size, info.normalizes if normalize is None else normalize)
-        return self._run(jobs, use_tqdm, partial(self._jobs.embed, shape=shape))
+        return self._model.pooling(use_tqdm, priority, tokenization_kwargs).embed(
+            prompts, dimensions, normalize
+        )
+
+    @names_near_keywords("LLM.classify")
+    def classify(
+        self,
+        prompts: PromptInput | Sequence[PromptInput],
+        *,
+        use_tqdm: bool = True,
+        priority: int | Sequence[int] | None = None,
+        tokenization_kwargs: TokenizationKwargs | None = None,
+    ) -> list[ClassificationRequestOutput]:
+        """Tell how probable the labels of prompts are; the model is one with a head for labels.
+
+        Arguments and errors are those of embed(). Each output has `outputs.probs` and `outputs.label`.
+        """
+        return self._model.pooling(use_tqdm, priority, tokenization_kwargs).classify(prompts)
+
+    @names_near_keywords("LLM.score")
+    def score(
+        self,
+        data_1: str | Sequence[str],
+        data_2: str | Sequence[str],
+        *,
+        use_tqdm: bool = True,
+        priority: int | None = None,
+        tokenization_kwargs: TokenizationKwargs | None = None,
+    ) -> list[ScoringRequestOutput]:
+        """Score pairs of texts: a cross-encoder reads both at once, of other models vectors are compared.
+
+        `data_1` is one text, or as many as `data_2` has. Other arguments and errors are those of embed();
+        the longer text of a pair is truncated, at its end unless truncation_side is "left". There is an
+        output per text of `data_2`, in their order, with `outputs.score`.
+        """
+        return self._model.pooling(use_tqdm, priority, tokenization_kwargs).score(data_1, data_2)
+
+    @names_near_keywords("LLM.rerank")
+    def rerank(
+        self,
+        query: str,
+        documents: Sequence[str],
+        *,
+        top_n: int | None = None,
+        use_tqdm: bool = True,
+        priority: int | None = None,
+        tokenization_kwargs: TokenizationKwargs | None = None,
+    ) -> list[RankedDocument]:
+        """Order documents by their scores with a query, the best first; see score().
+
+        `top_n` says how many are returned, None all of them.
+        """
+        return self._model.pooling(use_tqdm, priority, tokenization_kwargs).rerank(query, documents, top_n)
+
+    @names_near_keywords("LLM.encode")
+    def encode(
+        self,
+        prompts: PromptInput | Sequence[PromptInput],
+        *,
+        pooling_task: PoolingTask | None = None,
+        use_tqdm: bool = True,
+        priority: int | Sequence[int] | None = None,
+        tokenization_kwargs: TokenizationKwargs | None = None,
+    ) -> list[PoolingRequestOutput]:
+        """Make of prompts what the model makes: vectors, as embed(), or probabilities, as classify().
+
+        `pooling_task` is "embed" or "classify", or None for what the model does. Each output has a float32
+        array in `outputs.data`.
+        """
+        return self._model.pooling(use_tqdm, priority, tokenization_kwargs).encode(prompts, pooling_task)
 
     def get_tokenizer(self) -> Tokenizer:
         """Return the model's tokenizer."""
         return self._served.assets.tokenizer
 
     def get_default_sampling_params(self) -> SamplingParams:
-        """Return SamplingParams with the values that the checkpoint's generation_config.json names.
-
-        If it says `do_sample: false`, temperature is 0.
-        """
-        defaults = self._served.assets.sampling_defaults
-        named = {key: value for key, value in msgspec.structs.asdict(defaults).items() if value is not None}
-        if (max_tokens := named.pop("max_new_tokens", None)) is not None:
-            named["max_tokens"] = max_tokens
-        return msgspec.structs.replace(SamplingParams(), **named)
+        """Return what generation_config.json says; `do_sample: false` there is temperature 0 here."""
+        return params_of(self._served.assets.sampling_defaults)
 
     def close(self) -> None:
         """End the engine; safe to call twice. Nothing can be generated afterwards."""
-        self._finalizer()
+        self._model.close()
 
     def __enter__(self) -> LLM:
         return self
@@ -253,34 +289,3 @@ class LLM:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
-
-    def _options(
-        self,
-        params: SamplingParams | Sequence[SamplingParams] | None,
-        priority: int | Sequence[int] | None,
-        tokenization_kwargs: TokenizationKwargs | None,
-        count: int,
-    ) -> list[JobOptions]:
-        """Return the checked options of each prompt."""
-        if params is None:
-            params = self.get_default_sampling_params()
-        tokenization = check_tokenization(tokenization_kwargs)
-        vocab_size = self._served.info.vocab_size
-        checked = check_params_of_all(params, count, vocab_size, self._max_logprobs)
-        pairs = zip(checked, check_priorities(priority, count), strict=True)
-        return [JobOptions(each, priority, tokenization) for each, priority in pairs]
-
-    def _run(
-        self,
-        jobs: Sequence[Job],
-        use_tqdm: bool,
-        run_job: Callable[[Job, GenerationBar], Coroutine[Any, Any, Out]],
-    ) -> list[Out]:
-        if not self._finalizer.alive:
-            raise ConfigError("this LLM is closed")
-        return self._jobs.run(jobs, use_tqdm, run_job)
-
-
-def _close(runner: OfflineRunner, owner_pid: int) -> None:
-    if os.getpid() == owner_pid:
-        runner.close()

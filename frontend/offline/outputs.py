@@ -6,6 +6,9 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import TypedDict
 
+import numpy as np
+import numpy.typing as npt
+
 from splitserve.frontend.engines.generation import OutputDelta, TokenLogprob
 from splitserve.frontend.metrics.request_metrics import RequestMetrics
 from splitserve.frontend.text.tokenizer import Tokenizer
@@ -101,6 +104,75 @@ class EmbeddingRequestOutput:
     prompt_token_ids: list[int]
     finished: bool = True
     num_cached_tokens: int = 0
+
+
+@dataclass(slots=True)
+class PoolingOutput:
+    """What a model makes of a prompt, float32 [n]: its vector, or the probabilities of its labels."""
+
+    data: npt.NDArray[np.float32]
+
+
+@dataclass(slots=True)
+class PoolingRequestOutput:
+    """The result of LLM.encode for one prompt."""
+
+    request_id: str
+    outputs: PoolingOutput
+    prompt_token_ids: list[int]
+    finished: bool = True
+    num_cached_tokens: int = 0
+
+
+@dataclass(slots=True)
+class ClassificationOutput:
+    """The probability of each label, in the order of the model's; `label` is the most probable one."""
+
+    probs: list[float]
+    label: str
+
+    @property
+    def num_classes(self) -> int:
+        """Number of labels."""
+        return len(self.probs)
+
+
+@dataclass(slots=True)
+class ClassificationRequestOutput:
+    """The result of LLM.classify for one prompt."""
+
+    request_id: str
+    outputs: ClassificationOutput
+    prompt_token_ids: list[int]
+    finished: bool = True
+    num_cached_tokens: int = 0
+
+
+@dataclass(slots=True)
+class ScoringOutput:
+    """How near two texts are to each other."""
+
+    score: float
+
+
+@dataclass(slots=True)
+class ScoringRequestOutput:
+    """The result of LLM.score for one pair; without prompt_token_ids where two vectors were compared."""
+
+    request_id: str
+    outputs: ScoringOutput
+    prompt_token_ids: list[int]
+    finished: bool = True
+    num_cached_tokens: int = 0
+
+
+@dataclass(slots=True)
+class RankedDocument:
+    """A document of LLM.rerank: its place among those given, its score, and its text."""
+
+    index: int
+    relevance_score: float
+    document: str
 
 
 def collect_outputs(

@@ -6,12 +6,21 @@ from collections.abc import Iterable, Sequence
 
 import msgspec
 
+from splitserve.engine_core.checkpoint.config.sampling_defaults import SamplingDefaults
 from splitserve.engine_core.errors import ContextLengthError, InvalidRequestError
 from splitserve.engine_core.sampling_params import SamplingParams
 from splitserve.engine_core.sequence_sampling import MAX_PRIORITY, RepetitionDetection
 from splitserve.engine_core.structured_outputs import StructuredOutputs
 from splitserve.frontend.offline.jobs import list_items
 from splitserve.frontend.typed_json.faults import Fault, find_fault
+
+
+def params_of(defaults: SamplingDefaults) -> SamplingParams:
+    """Return SamplingParams with the values that a checkpoint names."""
+    named = {key: value for key, value in msgspec.structs.asdict(defaults).items() if value is not None}
+    if (max_tokens := named.pop("max_new_tokens", None)) is not None:
+        named["max_tokens"] = max_tokens
+    return msgspec.structs.replace(SamplingParams(), **named)
 
 
 def check_params(params: SamplingParams, vocab_size: int, max_logprobs: int) -> SamplingParams:

@@ -9,11 +9,13 @@ import msgspec
 from starlette.responses import Response
 
 from splitserve.engine_core.errors import InvalidRequestError
+from splitserve.engine_core.ipc.wire import Task
 from splitserve.frontend.engines.served_model import ServedModel
 from splitserve.frontend.engines.time_limits import check_time_left
 from splitserve.frontend.openai.context import ApiContext, json_response
 from splitserve.frontend.openai.schema.fields import GenerationFields
 from splitserve.frontend.openai.timeouts import read_timeouts
+from splitserve.frontend.text.pooling.vectors import check_generates
 
 
 class ModelCard(msgspec.Struct, frozen=True, kw_only=True):
@@ -23,7 +25,7 @@ class ModelCard(msgspec.Struct, frozen=True, kw_only=True):
     created: int
     root: str
     max_model_len: int
-    task: Literal["generate", "embed"]
+    task: Task
     object: Literal["model"] = "model"
     owned_by: str = "splitserve"
     parent: str | None = None
@@ -77,8 +79,7 @@ async def find_model_in_time(context: ApiContext, body: GenerationFields) -> tup
     waited_s = await context.pool.settle(body.model or "", longest_s)
     check_time_left(waited_s, *timeouts)
     model = _look_up(context, body.model)
-    if model.info.embedding_size:
-        raise InvalidRequestError(f"the model {model.names[0]!r} makes embeddings, not text", "model")
+    check_generates(model.names[0], model.info)
     return model, waited_s
 
 
@@ -97,5 +98,5 @@ def _card(model: ServedModel, name: str) -> ModelCard:
         created=model.created,
         root=model.names[0],
         max_model_len=model.assets.max_model_len,
-        task="embed" if model.info.embedding_size else "generate",
+        task=model.info.task,
     )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import cast
 
 from splitserve.engine_core.errors import InvalidRequestError
@@ -59,6 +59,27 @@ async def encode_prompts(
             prompts.append(await encoder.check_ids(item, f"{field}[{i}]"))
             num_since_turn += len(item)
         # Many short texts take as long as a long one, which would be encoded elsewhere.
+        if num_since_turn > _CHARS_PER_TURN:
+            num_since_turn = 0
+            await encoder.turn()
+    return prompts
+
+
+async def encode_pairs(pairs: Sequence[tuple[str, str]], encoder: PromptEncoder, field: str) -> list[Prompt]:
+    """Encode pairs of texts, each as one prompt.
+
+    Args:
+        pairs: first and second texts.
+        encoder: of the model.
+        field: name of that of the second texts.
+
+    Raises:
+        InvalidRequestError, ContextLengthError: as PromptEncoder.encode_pair.
+    """
+    prompts, num_since_turn = [], 0
+    for i, (first, second) in enumerate(pairs):
+        prompts.append(await encoder.encode_pair(first, second, f"{field}[{i}]"))
+        num_since_turn += len(first) + len(second)
         if num_since_turn > _CHARS_PER_TURN:
             num_since_turn = 0
             await encoder.turn()

@@ -10,7 +10,8 @@ from splitserve.engine_core.errors import InvalidRequestError
 from splitserve.frontend.text.chat.messages import Message
 from splitserve.frontend.text.chat.options import ChatOptions
 from splitserve.frontend.text.model_assets import ModelAssets
-from splitserve.frontend.text.truncation import Truncation, special_affixes
+from splitserve.frontend.text.tokenizer import Tokenizer, check_text_length
+from splitserve.frontend.text.truncation import Truncation
 
 T = TypeVar("T")
 
@@ -21,10 +22,17 @@ _MAX_SHOWN_DIGITS = 20
 
 @dataclass(slots=True, frozen=True)
 class Prompt:
-    """One prompt as the model sees it; `text` is what it was made of, None if ids were or some were lost."""
+    """One prompt as the model sees it.
+
+    Attributes:
+        token_ids: of it.
+        text: what it was made of; None if ids were, or two texts, or some of it was lost.
+        second_at: index of the first token of the second of two texts; 0 if it is one.
+    """
 
     token_ids: list[int]
     text: str | None = None
+    second_at: int = 0
 
 
 class PromptEncoder(NamedTuple):
@@ -60,6 +68,21 @@ class PromptEncoder(NamedTuple):
             max_model_len=None if self.truncation else self.assets.max_model_len,
         )
         return self._cut(token_ids, text, param)
+
+    async def encode_pair(self, first: str, second: str, param: str) -> Prompt:
+        """Encode two texts as one prompt, as encode_text() does with one.
+
+        Raises:
+            InvalidRequestError, ContextLengthError: as encode_text().
+        """
+        if self.truncation is None:
+            for text in (first, second):
+                check_text_length(text, self.assets.max_model_len)
+        token_ids, second_at = await self.assets.tokenizer.encode_pair_async(
+            first, second, self.add_special_tokens, self.truncation
+        )
+        _check_any(token_ids, "contain", param)
+        return Prompt(token_ids, second_at=second_at)
 
     async def check_ids(self, token_ids: list[int], param: str) -> Prompt:
         """Check a prompt of token ids.
@@ -106,6 +129,15 @@ class PromptEncoder(NamedTuple):
 
     def _affixes(self) -> tuple[list[int], list[int]]:
         return special_affixes(self.assets.tokenizer) if self.add_special_tokens else ([], [])
+
+
+def special_affixes(tokenizer: Tokenizer) -> tuple[list[int], list[int]]:
+    """Return what the tokenizer puts before and after a text, found by encoding one with and without."""
+    plain, full = tokenizer.encode("a", False), tokenizer.encode("a", True)
+    for start in range(len(full) - len(plain) + 1):
+        if full[start : start + len(plain)] == plain:
+            return full[:start], full[start + len(plain) :]
+    return [], []
 
 
 def _check_any(token_ids: list[int], verb: str, param: str) -> None:

@@ -15,9 +15,11 @@ from splitserve.engine_core.errors import ContextLengthError, InvalidRequestErro
 from splitserve.frontend.text.chat.control_tokens import ControlEncoder
 from splitserve.frontend.text.decode_table import DecodeRules, Pieces, read_decode_rules
 from splitserve.frontend.text.detokenizer import ByteDetokenizer, Detokenizer, WindowDetokenizer
+from splitserve.frontend.text.pairs import Pair
 from splitserve.frontend.text.prefix_space import with_prefix_space
 from splitserve.frontend.text.text_patterns import has_unknown_pattern
 from splitserve.frontend.text.tokenizer_library import LibraryTokenizer
+from splitserve.frontend.text.truncation import Truncation
 
 MAX_BYTES_PER_TOKEN = 16
 # Beyond what is in use: a million ids (XLM-V), 0.6 million merges.
@@ -129,6 +131,32 @@ class Tokenizer:
         """
         check_unicode(text)
         return self._encoder.encode(text, add_special_tokens, parse_special_tokens=parse_special_tokens)
+
+    def encode_pair(
+        self, first: str, second: str, add_special_tokens: bool = True, truncation: Truncation | None = None
+    ) -> Pair:
+        """Encode two texts as one prompt, as the post-processor puts them together.
+
+        Args:
+            first: any text.
+            second: any text.
+            add_special_tokens: add what the post-processor adds around and between them.
+            truncation: of the prompt; None for none.
+
+        Raises:
+            InvalidRequestError: a text holds lone surrogates, or the library fails on it.
+        """
+        for text in (first, second):
+            check_unicode(text)
+        return self._encoder.encode_pair((first, second), add_special_tokens, truncation)
+
+    async def encode_pair_async(
+        self, first: str, second: str, add_special_tokens: bool, truncation: Truncation | None
+    ) -> Pair:
+        """Encode as encode_pair() does, without holding up the event loop."""
+        if len(first) + len(second) < self.max_chars_at_once:
+            return self.encode_pair(first, second, add_special_tokens, truncation)
+        return await asyncio.to_thread(self.encode_pair, first, second, add_special_tokens, truncation)
 
     def encode_marked(self, text: str) -> list[int]:
         """Encode a rendered chat in which what users wrote is marked (see frontend.text.chat.control_tokens).

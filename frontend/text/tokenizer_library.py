@@ -80,6 +80,11 @@ class LibraryTokenizer:
             token_ids: list[int] = self._raw.post_process(encoding).ids
             return token_ids
 
+    def join(self, first: Encoding, second: Encoding, add_special_tokens: bool) -> Encoding:
+        """Return the encoding of two texts as the post-processor puts them together."""
+        with _guard("pair of texts"):
+            return self._raw.post_process(first, second, add_special_tokens)
+
     def decode(self, token_ids: Sequence[int]) -> str:
         """Decode ids, special tokens included."""
         with _guard("token ids"):

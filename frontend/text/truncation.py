@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Literal, NamedTuple
 
 from splitserve.engine_core.errors import InvalidRequestError
-from splitserve.frontend.text.tokenizer import Tokenizer
 
 TruncationSide = Literal["left", "right"]
 
@@ -62,12 +61,3 @@ def read_truncation(
     # What leaves no room at all is refused with the numbers, where every prompt is held to the context.
     kept = max(1, max_model_len - max(1, max_tokens)) if num_tokens == -1 else num_tokens
     return Truncation(kept, side or "left")
-
-
-def special_affixes(tokenizer: Tokenizer) -> tuple[list[int], list[int]]:
-    """Return what the tokenizer puts before and after a text, found by encoding one with and without."""
-    plain, full = tokenizer.encode("a", False), tokenizer.encode("a", True)
-    for start in range(len(full) - len(plain) + 1):
-        if full[start : start + len(plain)] == plain:
-            return full[:start], full[start + len(plain) :]
-    return [], []

@@ -46,6 +46,20 @@ class Scores(NamedTuple):
     sinks: torch.Tensor | None = None
 
 
+class WholeScores(NamedTuple):
+    """How a layer's scores come from dot products of queries and keys where there is no cache.
+
+    Attributes:
+        scale: multiplies them.
+        reach: a token sees this many positions to either side of its own; 0: all.
+        cos_sin: as in Rotation; None if queries and keys are not rotated.
+    """
+
+    scale: float
+    reach: int = 0
+    cos_sin: torch.Tensor | None = None
+
+
 class AttentionBackend(ABC):
     """Owns the KV cache layout and the kernels that read and write it; single-threaded.
 
@@ -111,3 +125,26 @@ class AttentionBackend(ABC):
             meta: layout of the step.
             scores: how they are computed.
         """
+
+    def attend_whole(
+        self,
+        out: torch.Tensor,
+        q: torch.Tensor,
+        k: torch.Tensor,
+        v: torch.Tensor,
+        meta: AttentionMetadata,
+        scores: WholeScores,
+    ) -> None:
+        """Attention within the rows of a step, which are whole sequences: no token is hidden from another.
+
+        Only of backends that are chosen for models that need it, see AttentionNeeds.
+
+        Args:
+            out: [T, Hq, D], overwritten.
+            q: [T, Hq, D]; its contents are undefined afterwards.
+            k: [T, Hkv, D], likewise.
+            v: [T, Hkv, D].
+            meta: layout of the step.
+            scores: how they are computed.
+        """
+        raise AssertionError(f"{type(self).__name__} attends over a cache only")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from splitserve.worker.attention.base import AttentionBackend, Rotation, Scores
+from splitserve.worker.attention.base import AttentionBackend, Rotation, Scores, WholeScores
 from splitserve.worker.attention.cache_writer import Projected, write_cache
 from splitserve.worker.attention.metadata import AttentionMetadata
 from splitserve.worker.kv_cache.layout import BlockShape, KVCache
@@ -51,3 +51,18 @@ class CpuAttention(AttentionBackend):
             meta.seq_lens,
             *scores,
         )
+
+    def attend_whole(
+        self,
+        out: torch.Tensor,
+        q: torch.Tensor,
+        k: torch.Tensor,
+        v: torch.Tensor,
+        meta: AttentionMetadata,
+        scores: WholeScores,
+    ) -> None:
+        """See AttentionBackend.attend_whole."""
+        if scores.cos_sin is not None:
+            ops.rotate_heads(q, meta.positions, scores.cos_sin)
+            ops.rotate_heads(k, meta.positions, scores.cos_sin)
+        ops.whole_attention(out, q, k, v, meta.cu_seqlens_q, scores.scale, scores.reach)

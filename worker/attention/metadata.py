@@ -15,9 +15,12 @@ class AttentionMetadata(NamedTuple):
     Attributes:
         positions: [T] index of each token within its sequence.
         slot_mapping: [T] KV slot of each token: block id * block_size + offset; nothing is written for -1.
+            [0] if there is no KV cache.
         block_tables: [R, max_blocks] block ids of each row; entries past the row's last block are undefined.
+            [R, 0] if there is no KV cache.
         cu_seqlens_q: [R + 1] offset of each row's first token; the last element is T.
         seq_lens: [R] context length of each row, including this step's tokens.
+        token_types: [T] 1 for tokens of the second text of a pair, otherwise 0; None if no model asks for it.
     """
 
     positions: torch.Tensor
@@ -25,3 +28,4 @@ class AttentionMetadata(NamedTuple):
     block_tables: torch.Tensor
     cu_seqlens_q: torch.Tensor
     seq_lens: torch.Tensor
+    token_types: torch.Tensor | None = None

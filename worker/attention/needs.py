@@ -20,6 +20,7 @@ class AttentionNeeds(NamedTuple):
         softcap: scores are capped softly.
         sinks: heads have sinks.
         batch_invariant: a row's result must be bitwise independent of its batch.
+        whole: tokens see those behind them, and there is no KV cache.
     """
 
     dtype: torch.dtype
@@ -30,6 +31,7 @@ class AttentionNeeds(NamedTuple):
     softcap: bool = False
     sinks: bool = False
     batch_invariant: bool = False
+    whole: bool = False
 
     def __str__(self) -> str:
         """For the log."""

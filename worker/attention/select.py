@@ -25,6 +25,9 @@ from splitserve.worker.device.dtypes import dtype_name
 logger = logging.getLogger(__name__)
 
 
+_NO_WHOLE = "encoders are computed on a CPU only"
+
+
 class Choice(NamedTuple):
     """A backend, or the reason it cannot be used; `why` explains either."""
 
@@ -78,6 +81,8 @@ def _cuda(device: Device, needs: AttentionNeeds) -> Choice:
         return Choice(None, f"the device is {device.name}")
     if needs.sinks:
         return Choice(None, "it has no sinks")
+    if needs.whole:
+        return Choice(None, _NO_WHOLE)
     taken = device.cuda_ops.attention_shared_bytes(needs.head_dim) >> 10
     limit = device.cuda_ops.shared_bytes_limit(device.torch_device.index or 0) >> 10
     # The float32 kernel needs little shared memory.
@@ -89,6 +94,8 @@ def _cuda(device: Device, needs: AttentionNeeds) -> Choice:
 def _flash_attn(device: Device, needs: AttentionNeeds) -> Choice:
     if not isinstance(device, CudaDevice):
         return Choice(None, f"the device is {device.name}")
+    if needs.whole:
+        return Choice(None, _NO_WHOLE)
     if needs.batch_invariant:
         return Choice(None, "its bits may depend on the batch")
     if needs.softcap:
@@ -104,6 +111,8 @@ def _flash_attn(device: Device, needs: AttentionNeeds) -> Choice:
 
 
 def _torch(device: Device, needs: AttentionNeeds) -> Choice:
+    if needs.whole:
+        return Choice(None, _NO_WHOLE)
     if needs.batch_invariant:
         return Choice(None, "its bits may depend on how a prompt is cut")
     return Choice(TorchAttention(device.torch_device), "the reference, slow")

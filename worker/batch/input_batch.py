@@ -20,7 +20,7 @@ from splitserve.worker.ops.columns import Array, BatchColumns, Index, Int32, Wid
 
 
 class BatchLimits(NamedTuple):
-    """Sizes the batch is allocated for; block_size is in tokens."""
+    """Sizes the batch is allocated for; block_size is in tokens, num_blocks is 0 without a KV cache."""
 
     max_num_seqs: int
     max_num_batched_tokens: int
@@ -77,6 +77,7 @@ class InputBatch:
         self.tokens, self.num_tokens = columns.tokens, columns.num_tokens
         self.num_computed, self.occupied = columns.num_computed, columns.occupied
         self.num_prompt_tokens = np.zeros(num_rows, np.int32)
+        self._second_at = np.zeros(num_rows, np.int32)
         self.blocks = BlockTables(
             columns.block_table, columns.num_blocks, limits.block_size, limits.num_blocks
         )
@@ -85,6 +86,7 @@ class InputBatch:
         # Rows whose content every stage rejects.
         self._refused: set[int] = set()
         self._is_pipelined = is_pipelined
+        self._has_cache = limits.num_blocks > 0
         self.sampling = SamplingState(columns.features, limits.vocab_size, eos_token_ids)
 
     def apply(self, step: SchedulerOutput) -> None:
@@ -108,7 +110,8 @@ class InputBatch:
         """Lay out the step's tokens and advance num_computed, without a Python loop over rows.
 
         Raises:
-            WorkerError: a row is not in the batch, or would compute past its known tokens or its blocks.
+            WorkerError: a row is not in the batch, or would compute past its known tokens or its blocks, or
+                less than all its tokens where there is no KV cache.
         """
         rows, num_new = unpack_int32(step.rows), unpack_int32(step.num_tokens)
         self._check_rows(rows)
@@ -193,12 +196,28 @@ class InputBatch:
         return _Tokens(np.repeat(index, num_new), first + np.arange(len(first)), cu_seqlens)
 
     def _attention(self, index: Index, ends: Int32, tokens: _Tokens) -> AttentionMetadata:
+        if not self._has_cache:
+            return self._whole_rows(index, ends, tokens)
         return AttentionMetadata(
             positions=torch.from_numpy(tokens.positions.astype(np.int32)),
             slot_mapping=torch.from_numpy(self.blocks.slots(tokens.rows, tokens.positions)),
             block_tables=torch.from_numpy(self.blocks.of(index, ends)),
             cu_seqlens_q=torch.from_numpy(tokens.cu_seqlens),
             seq_lens=torch.from_numpy(ends),
+        )
+
+    def _whole_rows(self, index: Index, ends: Int32, tokens: _Tokens) -> AttentionMetadata:
+        """The layout of a model without a KV cache, which may tell the two texts of a row apart."""
+        second_at = self._second_at[tokens.rows]
+        return AttentionMetadata(
+            positions=torch.from_numpy(tokens.positions.astype(np.int32)),
+            slot_mapping=torch.empty(0, dtype=torch.int32),
+            block_tables=torch.empty(len(index), 0, dtype=torch.int32),
+            cu_seqlens_q=torch.from_numpy(tokens.cu_seqlens),
+            seq_lens=torch.from_numpy(ends),
+            token_types=torch.from_numpy(
+                ((second_at > 0) & (tokens.positions >= second_at)).astype(np.int32)
+            ),
         )
 
     def _free(self, rows: Int32) -> None:
@@ -218,6 +237,7 @@ class InputBatch:
         self.num_prompt_tokens[new.row] = new.num_prompt_tokens
         self.num_computed[new.row] = new.num_computed_tokens
         try:
+            self._second_at[new.row] = new.second_at
             self._check_tokens(token_ids)
             self.sampling.add(new.row, new.sampling, new.num_prompt_tokens, len(token_ids))
         except InvalidRequestError as error:
@@ -250,9 +270,13 @@ class InputBatch:
             raise InvalidRequestError(f"token ids must be from 0 to {self.limits.vocab_size - 1}")
 
     def _check_progress(self, step: int, rows: Index, num_new: Int32, ends: Int32) -> None:
-        # A row can compute no further than its known tokens and its blocks.
-        room = np.minimum(self.num_tokens[rows], self.blocks.room(rows))
-        wrong = ((ends > room) | (num_new < 1)).nonzero()[0]
+        # A row can compute no further than its known tokens and its blocks; without blocks, all or nothing.
+        room = self.num_tokens[rows]
+        if self._has_cache:
+            room = np.minimum(room, self.blocks.room(rows))
+            wrong = ((ends > room) | (num_new < 1)).nonzero()[0]
+        else:
+            wrong = ((ends != room) | (num_new != room)).nonzero()[0]
         if len(wrong):
             i = int(wrong[0])
             raise WorkerError(

@@ -37,6 +37,11 @@ class StepInputs(NamedTuple):
     errors: list[RowError]
     outputs: Int32 | None = None
 
+    @property
+    def tensors(self) -> list[torch.Tensor]:
+        """The token ids, then what there is of the layout for attention, in order."""
+        return [self.token_ids, *(tensor for tensor in self.meta if tensor is not None)]
+
     def layout(self) -> LayoutColumns[Array]:
         """The layout columns of a decode step, [R] each."""
         meta = self.meta

@@ -47,7 +47,7 @@ class HostBlocks:
             ConfigError: there is not enough memory; names the flag.
         """
         self._device = device
-        self._pool = pool.view(shape.num_pieces, -1, shape.piece_elements)
+        self._pool = pool.view(shape.num_pieces, pool.shape[2], shape.piece_elements)
         self._num_layers = shape.num_layers
         self._num_blocks = self._pool.shape[1]
         self._num_host_blocks = num_host_blocks
@@ -107,9 +107,9 @@ class HostBlocks:
 
         At most 32 MiB (or one block) of each side become backed by memory, and lose their contents.
         """
-        count = min(self._num_blocks, self._num_host_blocks, max(1, _MEASURED_BYTES // self._block_bytes))
-        if count == 0:
+        if not self._num_blocks or not self._num_host_blocks:
             return 0
+        count = min(self._num_blocks, self._num_host_blocks, max(1, _MEASURED_BYTES // self._block_bytes))
         inside = np.arange(count, dtype=np.int32)
         outside = inside + np.int32(self._num_blocks)
         # The first round backs the memory of both sides.

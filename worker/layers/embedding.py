@@ -21,6 +21,7 @@ class Embedding:
         is_head: the output head shares its weight.
         multiplier: of its rows.
         is_whole: every rank holds all rows instead of a shard.
+        first_row: of a whole one: the rows before it are left out, and ids count from it.
     """
 
     def __init__(
@@ -33,13 +34,14 @@ class Embedding:
         is_head: bool = False,
         multiplier: float = 1.0,
         is_whole: bool = False,
+        first_row: int = 0,
     ) -> None:
         self._ops = ctx.ops
         self._group = None if is_whole else ctx.group
         self._workspace = ctx.workspace
         self._role = role
         self._multiplier = multiplier
-        rows = range(shape[0]) if is_whole else ctx.share(shape[0])
+        rows = range(first_row, shape[0]) if is_whole else ctx.share(shape[0])
         self._part = VocabularyPart(rows.start, shape[0])
         declare = ctx.plan.declare_head if is_head else ctx.plan.declare_rows
         self.weight = declare(f"{name}.weight", shape, rows)

@@ -98,11 +98,25 @@ class RowNorms:
 
 
 class LayerNorm:
-    """(x - mean) / std * weight + bias over the last dimension; some have no bias."""
+    """(x - mean) / std * weight + bias over the last dimension; some have no bias.
 
-    def __init__(self, ctx: LayerContext, name: str, size: int, eps: float, *, has_bias: bool = True) -> None:
+    Args:
+        role: name of the output buffer in the workspace.
+    """
+
+    def __init__(
+        self,
+        ctx: LayerContext,
+        name: str,
+        size: int,
+        eps: float,
+        *,
+        has_bias: bool = True,
+        role: str = _ROLE,
+    ) -> None:
         self._ops = ctx.ops
         self._workspace = ctx.workspace
+        self._role = role
         self._weight = ctx.plan.declare_vector(size, [Part(f"{name}.weight", (size,))])
         self._bias: DenseParameter | Table
         if has_bias:
@@ -113,14 +127,14 @@ class LayerNorm:
         self._eps = eps
 
     def __call__(self, x: torch.Tensor) -> torch.Tensor:
-        """Return the norm of x [T, H] in the norms' shared buffer."""
-        out = self._workspace.take(_ROLE, x.shape[0], x.shape[1])
+        """Return the norm of x [T, H] in this norm's buffer."""
+        out = self._workspace.take(self._role, x.shape[0], x.shape[1])
         self._ops.layer_norm(out, x, self._weight.tensor, self._bias.tensor, self._eps)
         return out
 
     def add(self, delta: torch.Tensor, residual: torch.Tensor) -> torch.Tensor:
         """Add delta [T, H] to residual in place and return the norm of the sum."""
-        out = self._workspace.take(_ROLE, delta.shape[0], delta.shape[1])
+        out = self._workspace.take(self._role, delta.shape[0], delta.shape[1])
         self._ops.fused_add_layer_norm(
             out, delta, residual, self._weight.tensor, self._bias.tensor, self._eps
         )

@@ -13,10 +13,10 @@ from splitserve.worker.kv_cache.layout import KVCache
 
 
 class Model(Protocol):
-    """A decoder-only language model with its weights; single-threaded.
+    """A language model with its weights; single-threaded.
 
     Attributes:
-        num_layers: number of KV caches it needs, one per layer of this stage.
+        num_layers: number of KV caches it needs, one per layer of this stage; 0 for an encoder.
         num_kv_heads, head_dim: shape of each token's key and value in every layer, on this rank.
         num_params: parameter count, tied weights counted once.
         workspace: its activation buffers.
@@ -56,5 +56,6 @@ class Model(Protocol):
     def compute_logits(self, hidden: torch.Tensor) -> torch.Tensor | None:
         """Return fp32 logits [S, V] of hidden [S, H], in a buffer that the next call overwrites.
 
-        All ranks of the last stage call it; None on those that do not sample.
+        All ranks of the last stage call it; None on those that do not sample. Of a model with labels: the
+        number of each, [S, L], of pooled states.
         """

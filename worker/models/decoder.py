@@ -10,8 +10,9 @@ from splitserve.engine_core.checkpoint.config.model_config import ModelConfig
 from splitserve.engine_core.checkpoint.config.rope_config import RopeConfig
 from splitserve.worker.attention.metadata import AttentionMetadata
 from splitserve.worker.kv_cache.layout import KVCache
+from splitserve.worker.layers.classifier_head import ClassifierHead
 from splitserve.worker.layers.context import LayerContext
-from splitserve.worker.layers.embedding import output_head, token_embedding
+from splitserve.worker.layers.embedding import OutputHead, output_head, token_embedding
 from splitserve.worker.layers.norm import residual_norm
 from splitserve.worker.layers.rotary import RotaryEmbedding
 from splitserve.worker.layers.stage_boundary import StageBoundary
@@ -56,7 +57,11 @@ class Decoder:
         ]
         if boundary.is_last:
             self._norm = residual_norm(ctx, config, f"{PREFIX}norm")
-            self._head = output_head(ctx, config, EMBEDDING, self._embedding)
+            self._head: ClassifierHead | OutputHead
+            if config.classifier is not None:
+                self._head = ClassifierHead(ctx, config)
+            else:
+                self._head = output_head(ctx, config, EMBEDDING, self._embedding)
         self.num_params = ctx.plan.num_params
         self.workspace = ctx.workspace
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import torch
@@ -13,6 +14,7 @@ from splitserve.worker.device.base import Device
 from splitserve.worker.device.dtypes import dtype_name
 from splitserve.worker.kv_cache.layout import BlockShape
 from splitserve.worker.models.base import Model
+from splitserve.worker.models.dense_layer import DenseLayer
 from splitserve.worker.models.placement import Placement
 
 
@@ -26,6 +28,7 @@ class LoadedModel(NamedTuple):
         quantization: "none", "int8" or "int4".
         placement: where it computes.
         pooling: how it makes vectors of prompts; None if it generates text.
+        dense: layers behind the pooling.
     """
 
     config: ModelConfig
@@ -34,6 +37,7 @@ class LoadedModel(NamedTuple):
     quantization: str
     placement: Placement[Device]
     pooling: Pooling | None = None
+    dense: Sequence[DenseLayer] = ()
 
     def block_shape(self, block_size: int) -> BlockShape:
         """Return the shape of a KV block of block_size tokens."""
@@ -41,9 +45,15 @@ class LoadedModel(NamedTuple):
         return BlockShape(model.num_layers, model.num_kv_heads, block_size, model.head_dim, self.dtype)
 
     @property
+    def _embedding_size(self) -> int:
+        if self.pooling is None or self.config.classifier is not None:
+            return 0
+        return self.pooling.dense[-1].out_features if self.pooling.dense else self.config.hidden_size
+
+    @property
     def info(self) -> ModelInfo:
         """Return the description sent to the engine."""
-        config = self.config
+        config, classifier = self.config, self.config.classifier
         return ModelInfo(
             path=config.path,
             architecture=config.architecture,
@@ -54,6 +64,9 @@ class LoadedModel(NamedTuple):
             num_params=self.model.num_params,
             sliding_window=config.sliding_window,
             quantization=self.quantization,
-            embedding_size=0 if self.pooling is None else config.hidden_size,
+            embedding_size=self._embedding_size,
             normalizes=self.pooling is None or self.pooling.normalizes,
+            labels=[] if classifier is None else list(classifier.labels),
+            score_function="" if classifier is None else classifier.score_function,
+            class_function="" if classifier is None else classifier.class_function,
         )

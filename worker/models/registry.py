@@ -17,7 +17,7 @@ from splitserve.worker.device.workspace import Workspace
 from splitserve.worker.layers.context import LayerContext
 from splitserve.worker.layers.embedding import HEAD
 from splitserve.worker.layers.weight_plan import WeightPlan
-from splitserve.worker.models import decoder, gpt2, transformers_backend
+from splitserve.worker.models import decoder, encoder, gpt2, transformers_backend
 from splitserve.worker.models.base import Model
 from splitserve.worker.models.placement import Placement
 from splitserve.worker.ops.quantization import FORMS
@@ -46,6 +46,8 @@ FAMILIES = {
     "decoder": Family(decoder.build, decoder.PREFIX, decoder.EMBEDDING),
     "gpt2": Family(gpt2.build, gpt2.PREFIX, gpt2.EMBEDDING),
     "transformers": Family(transformers_backend.build, "", "", transformers_backend.check),
+    # Their names differ, see EncoderTraits.
+    "encoder": Family(encoder.build, "", ""),
 }
 """By ModelConfig.family; the architectures are listed in engine_core/checkpoint/config/architectures.py."""
 
@@ -92,23 +94,27 @@ def load_model(
     """
     device, backend, mesh = placement
     family = FAMILIES[config.family]
+    prefix = family.prefix if config.encoder is None else config.encoder.prefix
     if not has_head:
         # No checkpoint has to have a head that nobody uses, and none that it has is read.
         config = msgspec.structs.replace(config, tie_word_embeddings=True)
-    elif config.tie_word_embeddings and has_own_head(Path(config.path), family.embedding, family.prefix):
+    elif config.tie_word_embeddings and has_own_head(Path(config.path), family.embedding, prefix):
         config = msgspec.structs.replace(config, tie_word_embeddings=False)
     ignored = [f"{HEAD}.weight"] if config.tie_word_embeddings else []
     check_experts(config, device)
+    if config.encoder is not None:
+        # A layer for training, which only some heads for labels read.
+        ignored += [f"{start}pooler.dense.{part}" for start in ("", prefix) for part in ("weight", "bias")]
     workspace = Workspace(dtype, device.torch_device)
     if mesh.group is not None:
         check_shares(config, mesh.group.size, quantization)
     if mesh.stage is not None:
         check_stages(config, mesh.stage.count)
-        whole = WeightPlan(family.prefix)
+        whole = WeightPlan(prefix)
         family.build(LayerContext(whole, workspace, backend, device.ops), config)
         # Tensors of other stages are expected too.
         ignored += whole.names
-    plan = WeightPlan(family.prefix, ignored, FORMS[quantization])
+    plan = WeightPlan(prefix, ignored, FORMS[quantization])
     model = family.build(LayerContext(plan, workspace, backend, device.ops, *mesh), config)
     if mesh.stage is not None:
         model.num_params = whole.num_params

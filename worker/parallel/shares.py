@@ -43,11 +43,13 @@ def head_share(config: ModelConfig, rank: int, num_ranks: int) -> HeadShare:
 
 
 def check_stages(config: ModelConfig, num_stages: int) -> None:
-    """Refuse a model that has fewer layers than stages.
+    """Refuse an encoder, and a model that has fewer layers than stages.
 
     Raises:
-        ConfigError: names the flag and both numbers.
+        ConfigError: names the flag and what is wrong.
     """
+    if config.encoder is not None:
+        raise ConfigError(f"--pipeline-parallel-size must be 1 for {config.architecture}, got {num_stages}")
     if num_stages > config.num_layers:
         raise ConfigError(f"--pipeline-parallel-size {num_stages} exceeds the {config.num_layers} layers")
 

@@ -27,7 +27,7 @@ Loader = Callable[[str | Path, WeightPlan, torch.dtype, Device, Progress], None]
 # Large enough for full disk speed, small enough that progress is smooth and the staging buffer negligible.
 CHUNK_BYTES = 16 * 2**20
 # Buffers that old versions of the reference implementation saved beside the weights.
-_HARMLESS = re.compile(r"(^|\.)(rotary_emb\.inv_freq|attn\.(masked_)?bias)$")
+_HARMLESS = re.compile(r"(^|\.)(rotary_emb\.inv_freq|attn\.(masked_)?bias|embeddings\.position_ids)$")
 _MAX_NAMED = 5
 
 

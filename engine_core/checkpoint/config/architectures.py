@@ -9,7 +9,11 @@ from typing import NamedTuple
 
 import msgspec
 
+from splitserve.engine_core.checkpoint.config.classifier import Classifier, HeadTraits, read_classifier
 from splitserve.engine_core.checkpoint.config.common_fields import open_config
+from splitserve.engine_core.checkpoint.config.encoders.bert import read_bert, read_roberta
+from splitserve.engine_core.checkpoint.config.encoders.modernbert import modernbert_head, read_modernbert
+from splitserve.engine_core.checkpoint.config.encoders.nomic_bert import read_nomic_bert
 from splitserve.engine_core.checkpoint.config.families.any_decoder import is_causal_name, read_any_decoder
 from splitserve.engine_core.checkpoint.config.families.cohere import read_cohere, read_cohere2
 from splitserve.engine_core.checkpoint.config.families.gemma import read_gemma2, read_gemma3
@@ -50,7 +54,24 @@ class Architecture(NamedTuple):
     may_be_quantized: bool = False
 
 
+class Classifies(NamedTuple):
+    """An architecture with a head for labels.
+
+    Attributes:
+        base: the name of the one with the same layers.
+        head: of all such models, or a function of the fields that returns it.
+    """
+
+    base: str
+    head: HeadTraits | Callable[[Fields], HeadTraits]
+
+    def read(self, config: Fields) -> Classifier:
+        """Return the head and its labels."""
+        return read_classifier(config, self.head(config) if callable(self.head) else self.head)
+
+
 ARCHITECTURES = {
+    "BertModel": Architecture("bert", read_bert),
     "CohereForCausalLM": Architecture("cohere", read_cohere),
     "Cohere2ForCausalLM": Architecture("cohere2", read_cohere2),
     "Gemma2ForCausalLM": Architecture("gemma2", read_gemma2),
@@ -65,6 +86,8 @@ ARCHITECTURES = {
     "LlamaForCausalLM": Architecture("llama", read_llama),
     "MistralForCausalLM": Architecture("mistral", read_mistral),
     "MixtralForCausalLM": Architecture("mixtral", read_mixtral),
+    "ModernBertModel": Architecture("modernbert", read_modernbert),
+    "NomicBertModel": Architecture("nomic_bert", read_nomic_bert),
     "Olmo2ForCausalLM": Architecture("olmo2", read_olmo2),
     "Olmo3ForCausalLM": Architecture("olmo3", read_olmo3),
     "OlmoeForCausalLM": Architecture("olmoe", read_olmoe),
@@ -73,14 +96,38 @@ ARCHITECTURES = {
     "Qwen2MoeForCausalLM": Architecture("qwen2_moe", read_qwen2_moe),
     "Qwen3ForCausalLM": Architecture("qwen3", read_qwen3),
     "Qwen3MoeForCausalLM": Architecture("qwen3_moe", read_qwen3_moe),
+    "RobertaModel": Architecture("roberta", read_roberta),
     "SeedOssForCausalLM": Architecture("seed_oss", read_seed_oss),
     "SmolLM3ForCausalLM": Architecture("smollm3", read_smollm3),
     "Starcoder2ForCausalLM": Architecture("starcoder2", read_starcoder2),
+    "XLMRobertaModel": Architecture("xlm-roberta", read_roberta),
 }
 """By the name in `architectures`, in the order in which errors list them."""
 
-# Names without a head that do not follow from the ones above.
-_OTHER_BARE = {"GPT2Model": "GPT2LMHeadModel", "Gemma3TextModel": "Gemma3ForCausalLM"}
+_LAST = HeadTraits(pooling="lasttoken", output="score", output_bias=False)
+_DENSE = HeadTraits(dense="classifier.dense", output="classifier.out_proj")
+CLASSIFIERS = {
+    "BertForSequenceClassification": Classifies("BertModel", HeadTraits(dense="bert.pooler.dense")),
+    "LlamaForSequenceClassification": Classifies("LlamaForCausalLM", _LAST),
+    "MistralForSequenceClassification": Classifies("MistralForCausalLM", _LAST),
+    "ModernBertForSequenceClassification": Classifies("ModernBertModel", modernbert_head),
+    "Qwen2ForSequenceClassification": Classifies("Qwen2ForCausalLM", _LAST),
+    "Qwen3ForSequenceClassification": Classifies("Qwen3ForCausalLM", _LAST),
+    "RobertaForSequenceClassification": Classifies("RobertaModel", _DENSE),
+    "XLMRobertaForSequenceClassification": Classifies("XLMRobertaModel", _DENSE),
+}
+"""Those with a head for labels, likewise."""
+
+# Names without a head for text that do not follow from the ones above. Encoders need not lack the head that
+# they were trained with.
+_OTHER_BARE = {
+    "BertForMaskedLM": "BertModel",
+    "GPT2Model": "GPT2LMHeadModel",
+    "Gemma3TextModel": "Gemma3ForCausalLM",
+    "ModernBertForMaskedLM": "ModernBertModel",
+    "RobertaForMaskedLM": "RobertaModel",
+    "XLMRobertaForMaskedLM": "XLMRobertaModel",
+}
 
 # Fields that would make any architecture a different model.
 _REFUSED = {
@@ -108,19 +155,22 @@ def read_model_config(directory: str | Path, model_impl: str = "auto") -> ModelC
     for field, reason in _REFUSED.items():
         if config.has(field) and not (field == "quantization_config" and architecture.may_be_quantized):
             raise config.unwanted(field, reason)
-    # null counts as false here.
-    if config.is_null("is_causal") or not config.boolean("is_causal", True):
-        raise config.error("is_causal", "must be true or absent: only causal attention is supported")
     model = architecture.read(path, name, config)
-    return msgspec.structs.replace(model, has_custom_code=config.has("auto_map"))
+    # null counts as false here.
+    if model.encoder is None and (config.is_null("is_causal") or not config.boolean("is_causal", True)):
+        raise config.error("is_causal", "must be true or absent: this architecture is served as a decoder")
+    classifier = CLASSIFIERS[name].read(config) if name in CLASSIFIERS else None
+    return msgspec.structs.replace(model, classifier=classifier, has_custom_code=config.has("auto_map"))
 
 
 def is_bare(architecture: str) -> bool:
-    """Whether this is the name of an architecture without its output head, as embedding models have it."""
-    return architecture not in ARCHITECTURES and not is_causal_name(architecture)
+    """Whether this is the name of an architecture without a head for text, as embedding models have it."""
+    return not is_causal_name(architecture) and not architecture.endswith("LMHeadModel")
 
 
 def _find(name: str) -> Architecture | None:
+    if name in CLASSIFIERS:
+        return ARCHITECTURES[CLASSIFIERS[name].base]
     whole = _OTHER_BARE.get(name) or re.sub("Model$", "ForCausalLM", name)
     return ARCHITECTURES.get(name) or ARCHITECTURES.get(whole)
 
@@ -140,7 +190,7 @@ def _architecture(config: Fields, model_impl: str) -> tuple[str, Architecture]:
     asked = ", ".join(map(repr, names[:4]))[:200] or "none"
     error = config.error("architectures", f"names {asked}, which is not supported")
     # Apart, as what is quoted of a file is cut, and this list is longer.
-    known = f"supported architectures: {', '.join(ARCHITECTURES)}"
+    known = f"supported architectures: {', '.join((*ARCHITECTURES, *CLASSIFIERS))}"
     others = "; other decoders (...ForCausalLM) are served by --model-impl auto or transformers"
     raise ModelLoadError(f"{error}; {known}{others}")
 

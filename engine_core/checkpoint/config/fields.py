@@ -63,6 +63,10 @@ class Fields:
         """Names of the fields that are not null."""
         return {name for name, value in self._values.items() if value is not None}
 
+    def renamed(self, names: Mapping[str, str]) -> Fields:
+        """Return the same fields, some of them under other names."""
+        return Fields({names.get(name, name): value for name, value in self._values.items()}, self.where)
+
     def changed_by(self, other: Fields) -> Fields:
         """Return the fields of both; the other's take precedence, and errors name it."""
         return Fields({**self._values, **other._values}, other.where)

@@ -28,6 +28,15 @@ def read_full_rope(config: Fields, shape: RopeShape) -> RopeConfig:
     return read_rope(rope, shape._replace(theta=theta))
 
 
+def read_rope_of_kind(config: Fields, kind: str, shape: RopeShape) -> RopeConfig:
+    """Return the rotary embedding of one kind of layer, of which only `rope_parameters` tells.
+
+    Raises:
+        ModelLoadError: names the field that is out of range or not supported.
+    """
+    return read_rope(_parameters(config, kind), shape)
+
+
 def with_local_ropes(config: Fields, model: ModelConfig, theta: float, name: str = "") -> ModelConfig:
     """Return a model whose layers with a window have rotary embeddings of their own.
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import msgspec
 
+from splitserve.engine_core.checkpoint.config.classifier import Classifier
+from splitserve.engine_core.checkpoint.config.encoders.encoder_traits import EncoderTraits
 from splitserve.engine_core.checkpoint.config.rope_config import RopeConfig
 from splitserve.engine_core.checkpoint.config.traits import DecoderTraits
 from splitserve.engine_core.errors import ConfigError
@@ -46,12 +48,13 @@ class ExpertConfig(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ModelConfig(msgspec.Struct, frozen=True, kw_only=True):
-    """A decoder-only model; the worker builds its layers from this alone.
+    """A decoder or an encoder; the worker builds its layers from this alone.
 
     Attributes:
         path: checkpoint directory.
         architecture: e.g. "LlamaForCausalLM".
-        family: which stack of layers the worker builds, a key of its FAMILIES: "decoder" or "gpt2".
+        family: which stack of layers the worker builds, a key of its FAMILIES: "decoder", "gpt2" or
+            "encoder".
         dtype: of the checkpoint, "float32", "bfloat16" or "float16"; "" if it is not named and there are no
             weights.
         vocab_size: rows of the embedding.
@@ -68,6 +71,9 @@ class ModelConfig(msgspec.Struct, frozen=True, kw_only=True):
         ropes: per layer, its rotary embedding, None for a layer without; () for learned positions.
         experts: of the sparse layers, None if there are none.
         traits: what else distinguishes the layers of the shared decoder.
+        encoder: what distinguishes those of an encoder, whose tokens see those behind them; None for a
+            decoder.
+        classifier: a head that gives labels numbers, in the place of one for text; None if it has none.
         has_custom_code: config.json names Python code of the checkpoint's, which is never executed.
     """
 
@@ -93,6 +99,8 @@ class ModelConfig(msgspec.Struct, frozen=True, kw_only=True):
     ropes: tuple[RopeConfig | None, ...] = ()
     experts: ExpertConfig | None = None
     traits: DecoderTraits = DecoderTraits()
+    encoder: EncoderTraits | None = None
+    classifier: Classifier | None = None
     has_custom_code: bool = False
 
     @property

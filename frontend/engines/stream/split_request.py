@@ -35,6 +35,7 @@ def split_request(request: GenerationRequest) -> list[AddRequest]:
             streams=request.streams or bool(sampling.stop),
             pools=request.pools,
             continues=request.continues,
+            second_at=request.second_at,
         )
         for index in range(sampling.n)
     ]

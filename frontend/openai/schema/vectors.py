@@ -1,4 +1,4 @@
-"""Requests and responses of POST /v1/embeddings, /rerank and /score."""
+"""Requests and responses of POST /v1/embeddings, /rerank, /score and /classify."""
 
 from __future__ import annotations
 
@@ -40,15 +40,16 @@ class VectorFields(msgspec.Struct, frozen=True, kw_only=True):
     priority: Priority | None = None
 
 
+Inputs = Annotated[
+    str | Annotated[list[str | int | list[int]], Meta(min_length=1)],
+    Meta(description=f"A text, a list of token ids, or a list of up to {MAX_INPUTS} of either, not mixed."),
+]
+
+
 class EmbeddingRequest(VectorFields, frozen=True, kw_only=True):
     """Vectors of one text or several."""
 
-    input: Annotated[
-        str | Annotated[list[str | int | list[int]], Meta(min_length=1)],
-        Meta(
-            description=f"A text, a list of token ids, or a list of up to {MAX_INPUTS} of either, not mixed."
-        ),
-    ]
+    input: Inputs
     encoding_format: Annotated[
         Literal["float", "base64"] | None,
         Meta(description="Numbers, or their little-endian float32 in base64. Default float."),
@@ -113,7 +114,7 @@ class RankedDocument(msgspec.Struct, frozen=True):
 
 
 class RerankResult(msgspec.Struct, frozen=True):
-    """One document: its place in the request, and the cosine of its vector and the query's, -1 to 1."""
+    """One document: its place in the request, and its score: of vectors the cosine, -1 to 1."""
 
     index: int
     relevance_score: float
@@ -137,7 +138,7 @@ class ScoreRequest(VectorFields, frozen=True, kw_only=True):
 
 
 class Score(msgspec.Struct, frozen=True):
-    """The cosine of two vectors, -1 to 1."""
+    """The score of two texts: of vectors their cosine, -1 to 1."""
 
     index: int
     score: float
@@ -151,5 +152,31 @@ class ScoreResponse(msgspec.Struct, frozen=True, kw_only=True):
     created: int
     model: str
     data: list[Score]
+    usage: VectorUsage
+    object: Literal["list"] = "list"
+
+
+class ClassifyRequest(VectorFields, frozen=True, kw_only=True):
+    """Classify one text or several."""
+
+    input: Inputs
+
+
+class Classification(msgspec.Struct, frozen=True):
+    """The most probable label of an input, and the probability of each label in the model's order."""
+
+    index: int
+    label: str
+    probs: list[float]
+    num_classes: int
+
+
+class ClassifyResponse(msgspec.Struct, frozen=True, kw_only=True):
+    """The answer, in the order of the inputs."""
+
+    id: str
+    created: int
+    model: str
+    data: list[Classification]
     usage: VectorUsage
     object: Literal["list"] = "list"

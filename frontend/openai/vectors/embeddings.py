@@ -22,7 +22,12 @@ from splitserve.frontend.openai.schema.vectors import (
     VectorUsage,
 )
 from splitserve.frontend.openai.vectors.vector_run import VectorInput, VectorRun, vector_encoder
-from splitserve.frontend.text.vectors import as_base64, check_dimensions, check_embeds, finished_vector
+from splitserve.frontend.text.pooling.vectors import (
+    as_base64,
+    check_dimensions,
+    check_embeds,
+    finished_vector,
+)
 
 decoder = BodyDecoder(EmbeddingRequest, known_beside({}))
 
@@ -36,7 +41,7 @@ async def create_embeddings(context: ApiContext, request: Request) -> Response:
     """
     body = await read_struct(context, request, decoder, {})
     model = await find_model(context, body.model)
-    check_embeds(model.names[0], model.info.embedding_size)
+    check_embeds(model.names[0], model.info)
     dimensions = check_dimensions(body.dimensions, model.info.embedding_size)
     head = make_head(request, "embd-", None, body.model, model)
     encoder = vector_encoder(context, model, body)

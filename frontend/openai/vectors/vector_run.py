@@ -15,30 +15,33 @@ from splitserve.frontend.engines.stream.engine_generation import Generation
 from splitserve.frontend.metrics.generation_timer import GenerationTimer
 from splitserve.frontend.openai.context import ApiContext
 from splitserve.frontend.openai.schema.vectors import VectorFields
+from splitserve.frontend.text.pooling.vectors import check_vector
 from splitserve.frontend.text.prompts import PromptEncoder
-from splitserve.frontend.text.truncation import read_truncation
-from splitserve.frontend.text.vectors import check_vector
+from splitserve.frontend.text.truncation import TruncationSide, read_truncation
 
 # Enough to fill the engines' batches, and few enough that others find room in their queues.
 INPUTS_PER_GROUP = 512
 
 
 class VectorInput(NamedTuple):
-    """One text as token ids, and its path in the request."""
+    """One text as token ids, or two of which the second begins at second_at, and its path in the request."""
 
     name: str
     token_ids: list[int]
+    second_at: int = 0
 
 
-def vector_encoder(context: ApiContext, model: ServedModel, body: VectorFields) -> PromptEncoder:
-    """Return what encodes the inputs of a request.
+def vector_encoder(
+    context: ApiContext, model: ServedModel, body: VectorFields, side: TruncationSide = "left"
+) -> PromptEncoder:
+    """Return what encodes the inputs of a request; `side` is truncated if it names none.
 
     Raises:
         InvalidRequestError: truncate_prompt_tokens is out of range.
     """
     limit, kept = model.assets.max_model_len, body.truncate_prompt_tokens
     # No room is needed for an output.
-    truncation = read_truncation(limit if kept == -1 else kept, body.truncation_side, 0, limit)
+    truncation = read_truncation(limit if kept == -1 else kept, body.truncation_side or side, 0, limit)
     return PromptEncoder(model.assets, body.add_special_tokens is not False, truncation, context.slices.turn)
 
 
@@ -93,6 +96,7 @@ class VectorRun:
                     self._request,
                     request_id=f"{self._request.request_id}-{i}",
                     prompt_token_ids=each.token_ids,
+                    second_at=each.second_at,
                     # What was done must not be lost to a queue that has filled up since.
                     continues=first > 0,
                 )
@@ -102,12 +106,12 @@ class VectorRun:
         self._metrics.cached_tokens += self._num_cached_tokens
         self._log["cached_tokens"] = self._num_cached_tokens
         for values in vectors:
-            check_vector(values, self._model.info.embedding_size)
+            check_vector(values, self._model.info.pooled_size)
         return vectors
 
     def _check_lengths(self, inputs: list[VectorInput]) -> None:
         limit = self._model.assets.max_model_len
-        for name, token_ids in inputs:
+        for name, token_ids, _ in inputs:
             if len(token_ids) > limit:
                 raise ContextLengthError.of(limit, len(token_ids), None, name, "input")
 

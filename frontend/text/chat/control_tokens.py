@@ -16,11 +16,13 @@ from __future__ import annotations
 import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
 
-from tokenizers import AddedToken
+from tokenizers import AddedToken, Encoding
 
 from splitserve.engine_core.errors import InvalidRequestError, ModelLoadError
+from splitserve.frontend.text.pairs import Pair, cut_pair, pair_of
 from splitserve.frontend.text.tokenizer_library import LibraryTokenizer
 from splitserve.frontend.text.trie_pattern import trie_pattern
+from splitserve.frontend.text.truncation import Truncation
 
 JsonValue = str | int | float | bool | None | Sequence["JsonValue"] | Mapping[str, "JsonValue"]
 
@@ -132,6 +134,26 @@ class ControlEncoder:
         pattern = self._all if parse_special_tokens else self._plain
         return self._encode(pattern.sub(self._alias, neutralise(text)), add_special_tokens)
 
+    def encode_pair(
+        self, texts: tuple[str, str], add_special_tokens: bool, truncation: Truncation | None
+    ) -> Pair:
+        """Encode two texts as one prompt; special tokens in them are read as tokens, as in encode().
+
+        Args:
+            texts: both.
+            add_special_tokens: put what the post-processor adds around and between them.
+            truncation: of the prompt; None for none.
+
+        Raises:
+            InvalidRequestError: as encode(), or the template is not for any model here.
+        """
+        first, second = (self._encoding(self._all.sub(self._alias, neutralise(text))) for text in texts)
+        if truncation is not None:
+            num_special = len(self._raw.join(first, second, add_special_tokens)) - len(first) - len(second)
+            cut_pair(first, second, truncation, num_special)
+        pair = pair_of(self._raw.join(first, second, add_special_tokens))
+        return pair._replace(token_ids=self._real(pair.token_ids))
+
     def encode_marked(self, text: str) -> list[int]:
         """Encode a rendered chat; whole added tokens are read as tokens, marked ones as ordinary text.
 
@@ -146,16 +168,23 @@ class ControlEncoder:
         return self._aliases[match[0]]
 
     def _encode(self, text: str, add_special_tokens: bool) -> list[int]:
-        encoding = self._raw.encode(text)
+        encoding = self._encoding(text)
         token_ids: list[int] = encoding.ids
-        if not self._control_ids.isdisjoint(token_ids):
+        if add_special_tokens:
+            token_ids = self._raw.add_special_tokens_to(encoding)
+        return self._real(token_ids) if _ALIAS in text else token_ids
+
+    def _encoding(self, text: str) -> Encoding:
+        """Return the encoding of a text in which tokens have their aliases."""
+        encoding = self._raw.encode(text)
+        if not self._control_ids.isdisjoint(encoding.ids):
             raise InvalidRequestError(
                 "the text contains a control token that this tokenizer cannot distinguish from text"
             )
-        if add_special_tokens:
-            token_ids = self._raw.add_special_tokens_to(encoding)
-        if _ALIAS not in text:
-            return token_ids
+        return encoding
+
+    def _real(self, token_ids: list[int]) -> list[int]:
+        """Return ids with those of tokens in the place of their aliases'."""
         real = self._ids
         return [real.get(token_id, token_id) for token_id in token_ids]
 

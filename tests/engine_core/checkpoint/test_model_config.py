@@ -8,7 +8,11 @@ from typing import Any
 
 import pytest
 
-from splitserve.engine_core.checkpoint.config.architectures import ARCHITECTURES, read_model_config
+from splitserve.engine_core.checkpoint.config.architectures import (
+    ARCHITECTURES,
+    CLASSIFIERS,
+    read_model_config,
+)
 from splitserve.engine_core.checkpoint.config.model_config import ModelConfig
 from splitserve.engine_core.checkpoint.config.rope_config import RopeConfig
 from splitserve.engine_core.checkpoint.config.traits import DecoderTraits
@@ -147,7 +151,8 @@ def test_an_unknown_architecture_is_named_beside_the_supported_ones(asked: objec
         read(tmp_path, architectures=asked)
     if asked == ["BloomModel"]:
         assert "BloomModel" in str(raised.value)
-        assert f"supported architectures: {', '.join(ARCHITECTURES)};" in str(raised.value)
+        supported = ", ".join((*ARCHITECTURES, *CLASSIFIERS))
+        assert f"supported architectures: {supported};" in str(raised.value)
 
 
 def test_other_decoders_are_left_to_the_transformers_library(tmp_path: Path) -> None:

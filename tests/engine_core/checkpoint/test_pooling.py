@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from splitserve.engine_core.checkpoint.pooling import Pooling, read_pooling
+from splitserve.engine_core.checkpoint.pooling import Dense, Pooling, read_pooling
 from splitserve.engine_core.errors import ModelLoadError
 
 PREFIX = "sentence_transformers.models"
@@ -17,7 +17,7 @@ LAST = {"word_embedding_dimension": 8, "pooling_mode_mean_tokens": False, "pooli
 
 
 def modules(*names: str) -> list[dict[str, Any]]:
-    paths = {"Transformer": "", "Pooling": "1_Pooling", "Normalize": "2_Normalize"}
+    paths = {"Transformer": "", "Pooling": "1_Pooling", "Normalize": "2_Normalize", "Dense": "2_Dense"}
     return [
         {"idx": i, "name": str(i), "path": paths.get(name, name), "type": f"{PREFIX}.{name}"}
         for i, name in enumerate(names)
@@ -64,6 +64,81 @@ def test_the_mode_may_be_a_word(write: Callable[..., Path]) -> None:
     assert read_pooling(folder, "auto") == Pooling(False, 0)
 
 
+@pytest.mark.parametrize(
+    ("pooling", "mode"),
+    [
+        ({"pooling_mode_cls_token": True, "pooling_mode_mean_tokens": False}, "cls"),
+        ({"pooling_mode_mean_tokens": True}, "mean"),
+        ({"pooling_mode_max_tokens": True}, "max"),
+        (LAST, "lasttoken"),
+        ({"pooling_mode": "cls"}, "cls"),
+        ({"pooling_mode": "mean"}, "mean"),
+        ({"pooling_mode": "max"}, "max"),
+    ],
+)
+def test_encoders_have_more_modes(write: Callable[..., Path], pooling: object, mode: str) -> None:
+    folder = write(modules("Transformer", "Pooling"), pooling)
+    found = read_pooling(folder, "auto", is_bare=True, is_encoder=True)
+    assert found is not None
+    assert found.mode == mode
+
+
+def test_an_encoder_without_its_files_takes_the_mean(tmp_path: Path) -> None:
+    found = read_pooling(tmp_path, "auto", is_bare=True, is_encoder=True)
+    assert found == Pooling(normalizes=True, max_tokens=0, mode="mean")
+
+
+@pytest.mark.parametrize(
+    "pooling",
+    [
+        {"pooling_mode_mean_sqrt_len_tokens": True},
+        {"pooling_mode_weightedmean_tokens": True},
+        {"pooling_mode_cls_token": True, "pooling_mode_mean_tokens": True},
+        {"pooling_mode": "weightedmean"},
+    ],
+)
+def test_other_modes_of_encoders_are_refused(write: Callable[..., Path], pooling: object) -> None:
+    folder = write(modules("Transformer", "Pooling"), pooling)
+    with pytest.raises(ModelLoadError, match="of an encoder must be one of lasttoken, cls, mean, max, got"):
+        read_pooling(folder, "auto", is_bare=True, is_encoder=True)
+
+
+def write_dense(folder: Path, **fields: object) -> None:
+    (folder / "2_Dense").mkdir(exist_ok=True)
+    config = {"in_features": 8, "out_features": 4, "bias": True} | fields
+    (folder / "2_Dense" / "config.json").write_text(json.dumps(config))
+
+
+def test_dense_layers_are_read(write: Callable[..., Path]) -> None:
+    folder = write(modules("Transformer", "Pooling", "Dense", "Normalize"))
+    write_dense(folder, activation_function="torch.nn.modules.linear.Identity", bias=False)
+    found = read_pooling(folder, "auto")
+    dense = Dense(folder / "2_Dense", 8, 4, has_bias=False, is_tanh=False)
+    assert found == Pooling(normalizes=True, dense=(dense,))
+    write_dense(folder)
+    found = read_pooling(folder, "auto")
+    assert found is not None
+    assert found.dense == (dense._replace(has_bias=True, is_tanh=True),)
+
+
+@pytest.mark.parametrize(
+    ("fields", "text"),
+    [
+        ({"activation_function": "torch.nn.modules.activation.ReLU"}, "activation_function must be torch"),
+        ({"in_features": 0}, "in_features must be an integer from 1"),
+        ({"out_features": None}, "out_features is missing"),
+        ({"bias": 1}, "bias must be true or false"),
+    ],
+)
+def test_other_dense_layers_are_refused(
+    write: Callable[..., Path], fields: dict[str, object], text: str
+) -> None:
+    folder = write(modules("Transformer", "Pooling", "Dense"))
+    write_dense(folder, **fields)
+    with pytest.raises(ModelLoadError, match=text):
+        read_pooling(folder, "auto")
+
+
 def test_an_unset_length_is_the_model_s(write: Callable[..., Path]) -> None:
     folder = write(modules("Transformer", "Pooling"), lengths={"max_seq_length": None})
     assert read_pooling(folder, "auto") == Pooling(False, 0)
@@ -72,8 +147,10 @@ def test_an_unset_length_is_the_model_s(write: Callable[..., Path]) -> None:
 @pytest.mark.parametrize(
     ("listed", "pooling", "text"),
     [
-        (modules("Transformer", "Pooling", "Dense"), LAST, "got Transformer, Pooling, Dense"),
-        (modules("Transformer", "Pooling", "Dense", "Normalize"), LAST, "Pooling, Dense, Normalize"),
+        (modules("Transformer", "Pooling", "LayerNorm"), LAST, "got Transformer, Pooling, LayerNorm"),
+        (modules("Transformer", "Pooling", "Normalize", "Dense"), LAST, "Pooling, Normalize, Dense"),
+        (modules("Transformer", "Pooling", "Normalize", "Normalize"), LAST, "Normalize, Normalize"),
+        (modules("Transformer", "Pooling", "Dense"), LAST, r"2_Dense/config\.json does not exist"),
         (modules("Transformer"), LAST, "got Transformer"),
         ([], LAST, "got none"),
         ({}, LAST, "must contain a list"),

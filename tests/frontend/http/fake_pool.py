@@ -27,7 +27,9 @@ from splitserve.frontend.text.chat.messages import Message
 from splitserve.frontend.text.chat.options import ChatOptions
 from splitserve.frontend.text.chat.template import ChatTemplate, RenderedChat
 from splitserve.frontend.text.model_assets import ModelAssets
+from splitserve.frontend.text.pairs import Pair
 from splitserve.frontend.text.tokenizer import Tokenizer, TokenText
+from splitserve.frontend.text.truncation import Truncation
 
 BOS = 256
 VOCAB_SIZE = 260
@@ -98,6 +100,14 @@ class ByteTokenizer(Tokenizer):
         max_model_len: int | None = None,
     ) -> list[int]:
         return self.encode(text, add_special_tokens)
+
+    def encode_pair(
+        self, first: str, second: str, add_special_tokens: bool = True, truncation: Truncation | None = None
+    ) -> Pair:
+        """A turn's end stands between the two; of the second, what does not fit is lost."""
+        begin = [*self.encode(first, add_special_tokens), 257]
+        token_ids = [*begin, *self.encode(second, False)]
+        return Pair(token_ids[: truncation.num_tokens if truncation else None], len(begin))
 
     def decode(self, token_ids: Sequence[int], skip_special_tokens: bool = True) -> str:
         decoder = self.detokenizer(skip_special_tokens)
@@ -274,6 +284,7 @@ class FakePool(EnginePool):
     stalled: str = ""
     max_model_len: int = MAX_MODEL_LEN
     embedding_size: int = 0
+    labels: list[str] = field(default_factory=list)
     formats: AnswerFormats = field(default_factory=AnswerFormats)
     seen: list[Seen] = field(default_factory=list)
     closed: list[str] = field(default_factory=list)
@@ -307,6 +318,9 @@ class FakePool(EnginePool):
             self.max_model_len,
             [257],
             embedding_size=self.embedding_size,
+            labels=self.labels,
+            score_function="identity",
+            class_function="softmax",
         )
         return ServedModel(self.names, info, assets, 1, 8, MAX_STEP_LOGPROBS, 1700000000)
 
@@ -352,7 +366,8 @@ class FakePool(EnginePool):
     async def _deltas(self, request: GenerationRequest) -> AsyncGenerator[OutputDelta, None]:
         if request.pools:
             # Number i is i times the first token.
-            vector = [request.prompt_token_ids[0] * i for i in range(self.embedding_size)]
+            size = self.embedding_size or len(self.labels)
+            vector = [request.prompt_token_ids[0] * i for i in range(size)]
             yield OutputDelta(0, finish_reason="length", pooled=pack_float32(vector))
         elif self.script is None:
             for delta in deltas_of(self.text, request):

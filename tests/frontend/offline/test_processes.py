@@ -28,7 +28,7 @@ SCRIPT = """
 import sys
 from splitserve import LLM, SamplingParams
 llm = LLM({model!r}, executor="simulated", use_tqdm=False)
-print(llm._runner.engine_pid, flush=True)
+print(llm._model.runner.engine_pid, flush=True)
 {then}
 """
 
@@ -49,8 +49,8 @@ def until(condition: Callable[[], bool]) -> None:
 
 
 def socket_directory(llm: LLM) -> Path:
-    assert llm._runner._engine is not None
-    return Path(llm._runner._engine.address.removeprefix("ipc://")).parent
+    assert llm._model.runner._engine is not None
+    return Path(llm._model.runner._engine.address.removeprefix("ipc://")).parent
 
 
 def start(model: Path, then: str) -> tuple[subprocess.Popen[str], int]:
@@ -109,7 +109,7 @@ def disturb(monkeypatch: pytest.MonkeyPatch, llm: LLM, numbers: Iterator[signal.
 
     def collect(*arguments: Any) -> None:
         for number in islice(numbers, 1):
-            os.kill(llm._runner.engine_pid, number)
+            os.kill(llm._model.runner.engine_pid, number)
         collect_outputs(*arguments)
 
     monkeypatch.setattr("splitserve.frontend.offline.job_runner.collect_outputs", collect)
@@ -122,13 +122,13 @@ def test_an_engine_that_ends_or_hangs_while_generating_is_restarted_and_the_requ
     prompts = [[token] for token in range(5, 25)]
     with LLM(str(model), executor="simulated", use_tqdm=False) as llm:
         wanted = [output.outputs[0].token_ids for output in llm.generate(prompts, LONG, use_tqdm=False)]
-        pid = llm._runner.engine_pid
+        pid = llm._model.runner.engine_pid
         disturb(monkeypatch, llm, iter([number]))
         found = [output.outputs[0].token_ids for output in llm.generate(prompts, LONG, use_tqdm=False)]
         assert found == wanted
-        until(lambda: llm._runner.engine_pid != pid)
+        until(lambda: llm._model.runner.engine_pid != pid)
         assert not is_alive(pid)
-        last = llm._runner.engine_pid
+        last = llm._model.runner.engine_pid
     assert not is_alive(last)
 
 
@@ -137,17 +137,17 @@ def test_an_engine_that_keeps_ending_is_given_up_and_its_end_told(
 ) -> None:
     monkeypatch.setattr("splitserve.engine_core.process.restart_intensity.MAX_RESTARTS", 1)
     with LLM(str(model), executor="simulated", use_tqdm=False) as llm:
-        first = llm._runner.engine_pid
+        first = llm._model.runner.engine_pid
         os.kill(first, signal.SIGKILL)
-        until(lambda: llm._runner.engine_pid != first)
+        until(lambda: llm._model.runner.engine_pid != first)
         llm.generate([[5]], LONG, use_tqdm=False)
-        last = llm._runner.engine_pid
+        last = llm._model.runner.engine_pid
         disturb(monkeypatch, llm, iter([signal.SIGKILL]))
         with pytest.raises(EngineUnavailableError, match="SIGKILL"):
             llm.generate([[5]] * 50, LONG, use_tqdm=False)
         with pytest.raises(EngineUnavailableError, match="SIGKILL"):
             llm.generate([[5]], LONG, use_tqdm=False)
-        assert llm._runner.engine_pid == last
+        assert llm._model.runner.engine_pid == last
     assert not is_alive(last)
 
 
@@ -157,12 +157,12 @@ def test_the_socket_directory_is_private_and_removed(model: Path, kill: bool) ->
         directory = socket_directory(llm)
         assert directory.stat().st_mode & 0o777 == 0o700
         if kill:
-            os.kill(llm._runner.engine_pid, signal.SIGKILL)
+            os.kill(llm._model.runner.engine_pid, signal.SIGKILL)
     assert not directory.exists()
 
 
 def test_the_engine_of_an_llm_is_set_for_throughput(llm: LLM) -> None:
     """With the defaults of a server long prompts would be cut, and many of them refused."""
-    assert llm._runner.engine_pid is not None
-    words = psutil.Process(llm._runner.engine_pid).cmdline()
+    assert llm._model.runner.engine_pid is not None
+    words = psutil.Process(llm._model.runner.engine_pid).cmdline()
     assert {"--target-itl-ms=0", f"--max-waiting-tokens={2**40}"} <= set(words)

@@ -56,7 +56,36 @@ def test_a_mixed_step_lays_out_chunk_and_decode_rows_in_the_order_given() -> Non
     assert inputs.meta.seq_lens.tolist() == [5, 4]
     assert inputs.meta.block_tables.tolist() == [[3, 30], [7, 9]]
     assert inputs.sampling.tolist() == [0]
-    assert all(tensor.dtype == torch.int32 and tensor.is_contiguous() for tensor in inputs.meta)
+    assert inputs.meta.token_types is None
+    assert all(tensor.dtype == torch.int32 and tensor.is_contiguous() for tensor in inputs.tensors)
+
+
+def whole_batch() -> InputBatch:
+    """A batch of a model without a KV cache, with prompts of two texts and of one."""
+    batch = InputBatch(BatchLimits(3, 16, 8, 4, 0, 50), [])
+    rows = [
+        NewRow(0, pack_int32([5, 6, 7, 8]), 4, 0, b"", SequenceSampling(seed=0), second_at=3),
+        NewRow(2, pack_int32([9, 10]), 2, 0, b"", SequenceSampling(seed=0)),
+    ]
+    batch.apply(SchedulerOutput(1, b"", b"", new_rows=rows))
+    return batch
+
+
+def test_without_a_cache_rows_have_token_types_and_no_slots() -> None:
+    inputs = whole_batch().prepare(SchedulerOutput(1, pack_int32([2, 0]), pack_int32([2, 4])))
+    assert inputs.token_ids.tolist() == [9, 10, 5, 6, 7, 8]
+    assert inputs.meta.positions.tolist() == [0, 1, 0, 1, 2, 3]
+    assert inputs.meta.token_types is not None
+    assert inputs.meta.token_types.tolist() == [0, 0, 0, 0, 0, 1]
+    assert inputs.meta.slot_mapping.tolist() == []
+    assert inputs.meta.block_tables.shape == (2, 0)
+    assert inputs.sampling.tolist() == [0, 1]
+
+
+@pytest.mark.parametrize("num_tokens", [1, 3, 5])
+def test_without_a_cache_rows_are_computed_whole(num_tokens: int) -> None:
+    with pytest.raises(WorkerError, match="row 0 would compute up to token"):
+        whole_batch().prepare(SchedulerOutput(1, pack_int32([0]), pack_int32([num_tokens])))
 
 
 def test_a_sampled_token_is_the_next_steps_input() -> None:

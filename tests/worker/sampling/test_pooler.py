@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import numpy as np
+import pytest
 import torch
 
+from splitserve.engine_core.checkpoint.pooling import PoolingMode
 from splitserve.engine_core.ipc.codec import pack_int32, unpack_float32
 from splitserve.engine_core.ipc.worker_messages import SchedulerOutput
 from splitserve.engine_core.sequence_sampling import SequenceSampling
@@ -24,6 +26,34 @@ def test_each_row_that_is_done_gets_the_state_of_its_last_token() -> None:
     assert sampled.rows.tolist() == [entry.key for entry in pooled] == [0, 2]
     assert sampled.token_ids.tolist() == [0, 0]
     assert [unpack_float32(entry.values).tolist() for entry in pooled] == [[2.0] * 4, [7.0] * 4]
+
+
+WHOLE = [Row(NOTHING, range(1, 4)), Row(NOTHING, [5]), Row(NOTHING, range(1, 5))]
+
+
+@pytest.mark.parametrize(
+    ("mode", "expected"),
+    [("cls", [0, 3, 4]), ("lasttoken", [2, 3, 7]), ("mean", [1, 3, 5.5]), ("max", [2, 3, 7])],
+)
+def test_prompts_that_are_computed_whole_have_other_vectors(mode: PoolingMode, expected: list[float]) -> None:
+    pooler, batch = Pooler(CpuDevice(), mode), make_batch(WHOLE)
+    inputs = pooler.with_outputs(
+        batch.prepare(SchedulerOutput(1, pack_int32([0, 1, 2]), pack_int32([3, 1, 4])))
+    )
+    hidden = torch.arange(8, dtype=torch.bfloat16)[:, None].repeat(1, 4)
+    if inputs.outputs is not None:
+        hidden = hidden[inputs.outputs]
+    sampled, pooled = pooler.pool(hidden, inputs)
+    assert sampled.rows.tolist() == [0, 1, 2]
+    assert [unpack_float32(entry.values).tolist() for entry in pooled] == [[x] * 4 for x in expected]
+
+
+@pytest.mark.parametrize("mode", ["cls", "lasttoken", "mean", "max"])
+def test_a_prompt_of_one_token_has_its_state(mode: PoolingMode) -> None:
+    pooler, batch = Pooler(CpuDevice(), mode), make_batch([Row(NOTHING, [5]), Row(NOTHING, [6])])
+    inputs = pooler.with_outputs(batch.prepare(SchedulerOutput(1, pack_int32([0, 1]), pack_int32([1, 1]))))
+    _, pooled = pooler.pool(torch.tensor([[1.0], [2.0]]), inputs)
+    assert [unpack_float32(entry.values).tolist() for entry in pooled] == [[1.0], [2.0]]
 
 
 def test_vectors_are_copies() -> None:

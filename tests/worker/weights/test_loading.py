@@ -319,6 +319,7 @@ def test_harmless_extras_are_silent_and_others_are_logged(
 ) -> None:
     harmless = {
         "model.layers.0.self_attn.rotary_emb.inv_freq": torch.ones(4),
+        "embeddings.position_ids": torch.arange(4),
         "transformer.h.0.attn.bias": torch.ones(1, 1, 4, 4, dtype=torch.uint8),
         "h.0.attn.masked_bias": torch.tensor(-1e4),
     }

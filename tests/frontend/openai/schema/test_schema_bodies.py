@@ -32,6 +32,7 @@ PATHS = {
     "EmbeddingRequest": "/v1/embeddings",
     "RerankRequest": "/v1/rerank",
     "ScoreRequest": "/v1/score",
+    "ClassifyRequest": "/classify",
     "TokenizeRequest": "/tokenize",
     "DetokenizeRequest": "/detokenize",
 }
@@ -72,7 +73,8 @@ def post(path: str, body: Json) -> httpx.Response:
     """Ask an app in this process."""
 
     async def ask() -> httpx.Response:
-        pool = FakePool(embedding_size=12 if path in VECTORS else 0)
+        labels = ["bad", "good"] if path == PATHS["ClassifyRequest"] else []
+        pool = FakePool(embedding_size=12 if path in VECTORS else 0, labels=labels)
         app = with_body_writers(create_app(make_config(), pool))
         async with httpx.AsyncClient(
             transport=httpx.ASGITransport(app), base_url="http://frontend"

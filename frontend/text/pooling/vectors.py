@@ -9,20 +9,37 @@ import numpy.typing as npt
 
 from splitserve.engine_core.errors import EngineRequestError, InvalidRequestError
 from splitserve.engine_core.ipc.codec import unpack_float32
+from splitserve.engine_core.ipc.wire import ModelInfo
 
 # As torch.nn.functional.normalize has it, so that a vector of zeros stays one.
 _LEAST_LENGTH = 1e-12
 
 
-def check_embeds(name: str, embedding_size: int) -> None:
+def check_embeds(name: str, info: ModelInfo) -> None:
     """Check that a model makes vectors.
 
     Raises:
-        InvalidRequestError: it generates text.
+        InvalidRequestError: it generates text, or has labels.
     """
-    if not embedding_size:
+    if info.labels:
+        raise InvalidRequestError(f"the model {name!r} scores or classifies texts, it embeds none", "model")
+    if not info.embedding_size:
         text = f"the model {name!r} generates text; an engine started with --task embed makes embeddings"
         raise InvalidRequestError(text, "model")
+
+
+def check_generates(name: str, info: ModelInfo) -> None:
+    """Check that a model generates text.
+
+    Raises:
+        InvalidRequestError: it does something else.
+    """
+    if info.labels:
+        raise InvalidRequestError(
+            f"the model {name!r} scores or classifies texts, it generates none", "model"
+        )
+    if info.embedding_size:
+        raise InvalidRequestError(f"the model {name!r} makes embeddings, not text", "model")
 
 
 def check_dimensions(dimensions: int | None, embedding_size: int) -> int:
@@ -38,16 +55,14 @@ def check_dimensions(dimensions: int | None, embedding_size: int) -> int:
     return dimensions or embedding_size
 
 
-def check_vector(values: bytes, embedding_size: int) -> None:
-    """Check a vector, a float32 column, as the engine sent it.
+def check_vector(values: bytes, size: int) -> None:
+    """Check a vector, or the numbers of labels, a float32 column, as the engine sent it.
 
     Raises:
         EngineRequestError: it has another size.
     """
-    if len(values) != 4 * embedding_size:
-        raise EngineRequestError(
-            f"the engine sent {len(values)} bytes of a vector of {embedding_size} numbers"
-        )
+    if len(values) != 4 * size:
+        raise EngineRequestError(f"the engine sent {len(values)} bytes of a vector of {size} numbers")
 
 
 def finished_vector(values: bytes, dimensions: int, *, normalizes: bool) -> npt.NDArray[np.float32]:

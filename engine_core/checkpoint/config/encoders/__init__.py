@@ -1,0 +1,1 @@
+"""Encoders: how config.json of each family is read, and how their layers differ."""

@@ -1,0 +1,133 @@
+"""A model that a script asks: its engine-core process, and the options and runs of every call."""
+
+from __future__ import annotations
+
+import os
+import weakref
+from collections.abc import Callable, Coroutine, Sequence
+from typing import Any
+
+from splitserve.engine_core.errors import ConfigError
+from splitserve.engine_core.sampling_params import SamplingParams
+from splitserve.frontend.engines.generation import POOLING_SAMPLING
+from splitserve.frontend.offline.job_runner import Job, JobRunner, Out, Pooled
+from splitserve.frontend.offline.jobs import (
+    JobOptions,
+    PairJob,
+    PromptJob,
+    TokenizationKwargs,
+    check_tokenization,
+)
+from splitserve.frontend.offline.params import check_params_of_all, check_priorities
+from splitserve.frontend.offline.pooling import PoolingCalls
+from splitserve.frontend.offline.progress import GenerationBar, StartBar
+from splitserve.frontend.offline.runner import OfflineRunner
+
+_MAX_WAITING_TOKENS = 2**40
+
+
+class OfflineModel:
+    """One model in an engine-core process of its own, which ends with close() or when this is dropped.
+
+    Attributes:
+        runner: of the process.
+        served: the model.
+        jobs: runs what is asked of it.
+
+    Args:
+        flags: of the engine, besides those that every script wants.
+        max_logprobs: largest number of logprobs that may be asked for per token.
+        tells_metrics: outputs tell the times of their tokens.
+        use_tqdm: show the progress of loading.
+        startup_timeout_s: longest wait for the model.
+
+    Raises:
+        SplitServeError: as LLM.
+    """
+
+    def __init__(
+        self,
+        flags: Sequence[str],
+        *,
+        max_logprobs: int,
+        tells_metrics: bool,
+        use_tqdm: bool,
+        startup_timeout_s: float,
+    ) -> None:
+        self._max_logprobs = max_logprobs
+        flags = [
+            *flags,
+            "--engine-id=offline",
+            "--drain-timeout=0",
+            # Nobody reads along: throughput counts, and how much waits is bounded here.
+            "--target-itl-ms=0",
+            f"--max-waiting-tokens={_MAX_WAITING_TOKENS}",
+            "--log-wait=0",
+        ]
+        self.runner = OfflineRunner()
+        # Also runs when the interpreter ends. A forked child must not end its parent's engine.
+        self._finalizer = weakref.finalize(self, _close, self.runner, os.getpid())
+        try:
+            with StartBar(use_tqdm) as bar:
+                self.served = self.runner.start(flags, startup_timeout_s, bar.show)
+        except BaseException:
+            self.close()
+            raise
+        self.jobs = JobRunner(self.runner, self.served, tells_metrics=tells_metrics)
+
+    def options(
+        self,
+        params: SamplingParams | Sequence[SamplingParams],
+        priority: int | Sequence[int] | None,
+        tokenization_kwargs: TokenizationKwargs | None,
+        count: int,
+    ) -> list[JobOptions]:
+        """Return the checked options of each of `count` prompts.
+
+        Raises:
+            InvalidRequestError: one is wrong.
+        """
+        tokenization = check_tokenization(tokenization_kwargs)
+        checked = check_params_of_all(params, count, self.served.info.vocab_size, self._max_logprobs)
+        pairs = zip(checked, check_priorities(priority, count), strict=True)
+        return [JobOptions(each, priority, tokenization) for each, priority in pairs]
+
+    def run(
+        self,
+        jobs: Sequence[Job],
+        use_tqdm: bool,
+        run_job: Callable[[Job, GenerationBar], Coroutine[Any, Any, Out]],
+    ) -> list[Out]:
+        """Run jobs; see JobRunner.run.
+
+        Raises:
+            ConfigError: it is closed.
+        """
+        if not self._finalizer.alive:
+            raise ConfigError("this LLM is closed")
+        return self.jobs.run(jobs, use_tqdm, run_job)
+
+    def pooling(
+        self,
+        use_tqdm: bool,
+        priority: int | Sequence[int] | None,
+        tokenization_kwargs: TokenizationKwargs | None,
+    ) -> PoolingCalls:
+        """Return the calls of a model that generates nothing, with what they all take."""
+
+        def options(count: int) -> list[JobOptions]:
+            return self.options(POOLING_SAMPLING, priority, tokenization_kwargs, count)
+
+        def run(jobs: Sequence[PromptJob | PairJob]) -> list[Pooled]:
+            return self.run(jobs, use_tqdm, self.jobs.pool)
+
+        return PoolingCalls(self.served, options, run)
+
+    def close(self) -> None:
+        """End the engine; safe to call twice."""
+        self._finalizer()
+
+
+def _close(runner: OfflineRunner, owner_pid: int) -> None:
+    if os.getpid() == owner_pid:
+        runner.close()
