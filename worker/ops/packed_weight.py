@@ -129,8 +129,8 @@ class PackedWeight:
     def _expert_of(self, row: int) -> tuple[torch.Tensor, tuple[int, int], int]:
         """Return panels and shape of the expert that a row belongs to, and its row there."""
         expert_rows, num_panels = self.shape[0] // self.num_experts, len(self.data) // self.num_experts
-        # No rows may be written behind the last one.
-        expert = min(row // expert_rows, self.num_experts - 1)
+        # Nothing lies before the first row or behind the last one, which is for the kernels to say.
+        expert = max(0, min(row // expert_rows, self.num_experts - 1))
         panels = self.data[expert * num_panels : (expert + 1) * num_panels]
         return panels, (expert_rows, self.shape[1]), row - expert * expert_rows
 
