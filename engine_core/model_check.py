@@ -41,6 +41,10 @@ def _notes(model: ModelConfig) -> list[str]:
     notes = []
     if model.has_custom_code:
         notes.append(f"custom_code_ignored path={model.path}: auto_map in config.json is never executed")
+    if model.quantization is not None:
+        notes += [
+            f"quantization_config_ignored path={model.path}: {note}" for note in model.quantization.notes
+        ]
     unknown = [i for i in model.named_eos_token_ids if i not in model.eos_token_ids]
     if unknown:
         notes.append(

@@ -123,6 +123,11 @@ class Parameter(ABC):
         """Number of elements."""
         return math.prod(self.shape)
 
+    @property
+    @abstractmethod
+    def num_bytes(self) -> int:
+        """Memory it takes; only available once allocated."""
+
     @abstractmethod
     def allocate(self, dtype: torch.dtype, device: Device) -> None:
         """Allocate its memory; the loader fills all of it."""
@@ -160,6 +165,11 @@ class DenseParameter(Parameter):
         """The weight; only available once allocated."""
         assert self._tensor is not None, "the parameter is not allocated"
         return self._tensor
+
+    @property
+    def num_bytes(self) -> int:
+        """Memory it takes."""
+        return self.tensor.nbytes
 
     def allocate(self, dtype: torch.dtype, device: Device) -> None:
         """Allocate its memory."""
@@ -202,6 +212,11 @@ class PackedParameter(Parameter):
         """The weight; only available once allocated."""
         assert self._weight is not None, "the parameter is not allocated"
         return self._weight
+
+    @property
+    def num_bytes(self) -> int:
+        """Memory it takes."""
+        return self.weight.num_bytes
 
     def allocate(self, dtype: torch.dtype, device: Device) -> None:
         """Reserve its memory, backed as it is filled."""

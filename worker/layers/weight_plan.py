@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 
 import torch
 
+from splitserve.engine_core.checkpoint.quantization.schemes import Quantization
 from splitserve.worker.device.base import Device
 from splitserve.worker.layers.parameter import DenseParameter, PackedParameter, Parameter, Part
 from splitserve.worker.ops.quantization import FORMS, WeightForm, WeightForms
@@ -43,6 +44,7 @@ class WeightPlan:
         optional_prefix: prefix of tensor names that some checkpoints of the architecture omit.
         ignored_names: tensors that a checkpoint may hold but the model does not use.
         forms: storage formats of the matrices.
+        quantization: how the checkpoint stores them; None if it quantizes none.
     """
 
     def __init__(
@@ -50,9 +52,11 @@ class WeightPlan:
         optional_prefix: str = "",
         ignored_names: Sequence[str] = (),
         forms: WeightForms = FORMS["none"],
+        quantization: Quantization | None = None,
     ) -> None:
         self.optional_prefix = optional_prefix
         self.ignored_names = frozenset(ignored_names)
+        self.quantization = quantization
         self._forms = forms
         self._parameters: list[Parameter] = []
         self._tables: list[Table] = []
@@ -64,6 +68,11 @@ class WeightPlan:
     def num_elements(self) -> int:
         """Number of elements this rank holds."""
         return sum(parameter.num_elements for parameter in self._parameters)
+
+    @property
+    def num_bytes(self) -> int:
+        """Memory that this rank's weights take; only available once allocated."""
+        return sum(parameter.num_bytes for parameter in self._parameters)
 
     @property
     def num_params(self) -> int:

@@ -114,7 +114,7 @@ def load_model(
         family.build(LayerContext(whole, workspace, backend, device.ops), config)
         # Tensors of other stages are expected too.
         ignored += whole.names
-    plan = WeightPlan(prefix, ignored, FORMS[quantization])
+    plan = WeightPlan(prefix, ignored, FORMS[quantization], config.quantization)
     model = family.build(LayerContext(plan, workspace, backend, device.ops, *mesh), config)
     if mesh.stage is not None:
         model.num_params = whole.num_params

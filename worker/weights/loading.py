@@ -16,7 +16,9 @@ from splitserve.engine_core.process.logs import log_event
 from splitserve.worker.device.base import Device
 from splitserve.worker.layers.parameter import Parameter, Part, Window
 from splitserve.worker.layers.weight_plan import WeightPlan
-from splitserve.worker.weights.tensor_source import Staging, TensorSource, make_source
+from splitserve.worker.weights.formats.base import StoredTensor
+from splitserve.worker.weights.formats.table import WeightFormats
+from splitserve.worker.weights.tensor_source import Staging, TensorSource
 
 logger = logging.getLogger(__name__)
 
@@ -26,8 +28,11 @@ Loader = Callable[[str | Path, WeightPlan, torch.dtype, Device, Progress], None]
 
 # Large enough for full disk speed, small enough that progress is smooth and the staging buffer negligible.
 CHUNK_BYTES = 16 * 2**20
-# Buffers that old versions of the reference implementation saved beside the weights.
-_HARMLESS = re.compile(r"(^|\.)(rotary_emb\.inv_freq|attn\.(masked_)?bias|embeddings\.position_ids)$")
+# Buffers that old versions of the reference implementation saved beside the weights, and scales of quantized
+# activations and KV caches.
+_HARMLESS = re.compile(
+    r"(^|\.)(rotary_emb\.inv_freq|attn\.(masked_)?bias|embeddings\.position_ids|(input|activation|output|[qkv])_(scale|zero_point))$"
+)
 _MAX_NAMED = 5
 
 
@@ -53,13 +58,16 @@ def load_weights(
 
     Raises:
         ModelLoadError: names file and tensor; before anything is allocated, unless a file is cut short while
-            it is read.
+            it is read, or a quantized matrix turns out to hold an infinity or a NaN.
     """
     with Checkpoint.open(Path(directory)) as checkpoint:
         assignments = match(checkpoint, plan)
+        for stored in _quantized(assignments):
+            stored.check_values()
         total_bytes = sum(map(_num_bytes, assignments))
         progress(0, total_bytes)
         _allocate(plan, dtype, device)
+        _report_dequantized(checkpoint, plan, assignments)
         loaded_bytes = 0
         staging = Staging(device)
         # In file order, so that the disk is read sequentially.
@@ -75,16 +83,14 @@ def match(checkpoint: Checkpoint, plan: WeightPlan) -> list[Assignment]:
     Raises:
         ModelLoadError: a tensor is missing, or has a wrong shape or a dtype that cannot be loaded.
     """
+    formats = WeightFormats(checkpoint, plan.quantization, plan.optional_prefix)
     assignments = []
     missing: dict[str, None] = {}
     for parameter in plan:
         for part in parameter.parts:
-            found = {name: checkpoint.find(name, plan.optional_prefix) for name in part.tensor_names}
-            tensors = [tensor for tensor in found.values() if tensor is not None]
-            if len(tensors) == len(found):
-                assignments.append(Assignment(make_source(tensors, part), parameter, part))
-            else:
-                missing |= dict.fromkeys(name for name, tensor in found.items() if tensor is None)
+            source = formats.find(part, missing)
+            if source is not None:
+                assignments.append(Assignment(source, parameter, part))
     if missing:
         raise ModelLoadError(f"{checkpoint.file_names}: missing {_named(list(missing))}")
     _report_unexpected(checkpoint, plan, assignments)
@@ -93,9 +99,14 @@ def match(checkpoint: Checkpoint, plan: WeightPlan) -> list[Assignment]:
 
 def _report_unexpected(checkpoint: Checkpoint, plan: WeightPlan, assignments: list[Assignment]) -> None:
     used = {tensor.name for assignment in assignments for tensor in assignment.source.tensors}
-    used |= plan.ignored_names
+    ignored = plan.ignored_names
+    used |= ignored
     extra = [
-        tensor.name for tensor in checkpoint if tensor.name not in used and not _HARMLESS.search(tensor.name)
+        tensor.name
+        for tensor in checkpoint
+        if tensor.name not in used
+        and f"{tensor.name.rpartition('.')[0]}.weight" not in ignored
+        and not _HARMLESS.search(tensor.name)
     ]
     if extra:
         log_event(
@@ -106,6 +117,28 @@ def _report_unexpected(checkpoint: Checkpoint, plan: WeightPlan, assignments: li
             count=len(extra),
             names=", ".join(extra[:_MAX_NAMED]),
         )
+
+
+def _quantized(assignments: list[Assignment]) -> list[StoredTensor]:
+    return [each.source for each in assignments if isinstance(each.source, StoredTensor)]
+
+
+def _report_dequantized(checkpoint: Checkpoint, plan: WeightPlan, assignments: list[Assignment]) -> None:
+    """Say what the file's quantized matrices take in memory, which is more if they become bfloat16."""
+    quantized = _quantized(assignments)
+    if not quantized:
+        return
+    sizes = {tensor.name: tensor.entry.num_bytes for stored in quantized for tensor in stored.tensors}
+    log_event(
+        logger,
+        logging.INFO,
+        "weights_dequantized",
+        path=str(checkpoint.directory),
+        matrices=len(quantized),
+        bytes_in_files=sum(sizes.values()),
+        bytes_in_memory=plan.num_bytes,
+        detail="kept in the forms of --quantization, by default as large as a model that is not quantized",
+    )
 
 
 def _named(names: list[str]) -> str:
@@ -143,5 +176,9 @@ def _stream(assignment: Assignment, staging: Staging) -> Iterable[int]:
     for first in range(0, num_rows, rows_per_chunk):
         piece = Window(window.rows[first : first + rows_per_chunk], window.columns)
         values = source.read(piece, staging)
+        if isinstance(source, StoredTensor) and not values.isfinite().all():
+            raise ModelLoadError(
+                f"{source.tensors[0].file.path}: {part.name} holds values that are not finite numbers"
+            )
         parameter.fill(part, first, part.pairs.parted(values) if part.pairs else values)
         yield source.num_bytes(piece)

@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple, Protocol
 
-import numpy as np
-import numpy.typing as npt
 import torch
 
 from splitserve.engine_core.checkpoint.weight_files import CheckpointTensor
@@ -14,8 +12,9 @@ from splitserve.engine_core.errors import ModelLoadError
 from splitserve.worker.device.base import Device
 from splitserve.worker.layers.parameter import Part, Window
 from splitserve.worker.ops.quantization import GROUP_COLUMNS, dequantize_mxfp4
+from splitserve.worker.weights.reading import DTYPES, read_rectangle
 
-_LOADABLE = {"F32": torch.float32, "BF16": torch.bfloat16, "F16": torch.float16}
+_LOADABLE = ("F32", "BF16", "F16")
 _CODES_PER_BYTE = 2
 
 
@@ -101,13 +100,13 @@ class _Plain(NamedTuple):
         # A matrix or a vector, or several of them behind each other.
         row_elements = 1 if window.columns is None else self.tensor.entry.shape[-1]
         piece = staging.take(self.num_bytes(window))
-        _read(self.tensor, window, row_elements, self._dtype.itemsize, piece.numpy())
+        read_rectangle(self.tensor, window, row_elements, piece.numpy())
         values = piece.view(self._dtype)
         return values if window.columns is None else values.view(-1, len(window.columns))
 
     @property
     def _dtype(self) -> torch.dtype:
-        return _LOADABLE[self.tensor.entry.dtype]
+        return DTYPES[self.tensor.entry.dtype]
 
 
 class _Mxfp4(NamedTuple):
@@ -151,7 +150,7 @@ class _Mxfp4(NamedTuple):
         for tensor, per_byte, target in zip(self.tensors, columns_per_byte, parts, strict=True):
             columns = range(window.columns.start // per_byte, window.columns.stop // per_byte)
             row_bytes = self.scales.entry.shape[-1] * GROUP_COLUMNS // per_byte
-            _read(tensor, Window(window.rows, columns), row_bytes, 1, target.numpy())
+            read_rectangle(tensor, Window(window.rows, columns), row_bytes, target.numpy())
         codes, scales = (part.view(len(window.rows), -1) for part in parts)
         return dequantize_mxfp4(codes, scales)
 
@@ -165,19 +164,3 @@ def _check_shape(tensor: CheckpointTensor, shape: tuple[int, ...]) -> None:
 
 def _where(tensor: CheckpointTensor) -> str:
     return f"{tensor.file.path}: tensor {tensor.name!r}"
-
-
-def _read(
-    tensor: CheckpointTensor,
-    window: Window,
-    row_elements: int,
-    itemsize: int,
-    target: npt.NDArray[np.uint8],
-) -> None:
-    """Read a rectangle: in one go if it holds whole rows, else row by row, so that no rank reads it all."""
-    begin, columns = tensor.entry.begin, window.columns
-    if columns is None or len(columns) == row_elements:
-        tensor.file.read_into(begin + window.rows.start * row_elements * itemsize, target.data)
-        return
-    for row, piece in zip(window.rows, target.reshape(len(window.rows), -1), strict=True):
-        tensor.file.read_into(begin + (row * row_elements + columns.start) * itemsize, piece.data)

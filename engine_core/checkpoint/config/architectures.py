@@ -36,6 +36,7 @@ from splitserve.engine_core.checkpoint.config.families.smollm3 import read_smoll
 from splitserve.engine_core.checkpoint.config.families.starcoder2 import read_starcoder2
 from splitserve.engine_core.checkpoint.config.fields import Fields
 from splitserve.engine_core.checkpoint.config.model_config import ModelConfig
+from splitserve.engine_core.checkpoint.quantization.reader import read_quantization
 from splitserve.engine_core.errors import ModelLoadError
 
 
@@ -131,8 +132,6 @@ _OTHER_BARE = {
 
 # Fields that would make any architecture a different model.
 _REFUSED = {
-    "quantization_config": "quantized checkpoints are not supported",
-    "compression_config": "quantized checkpoints are not supported",
     "per_layer_config": "all layers have the same sizes",
 }
 
@@ -153,14 +152,29 @@ def read_model_config(directory: str | Path, model_impl: str = "auto") -> ModelC
     config = open_config(path)
     name, architecture = _architecture(config, model_impl)
     for field, reason in _REFUSED.items():
-        if config.has(field) and not (field == "quantization_config" and architecture.may_be_quantized):
+        if config.has(field):
             raise config.unwanted(field, reason)
     model = architecture.read(path, name, config)
     # null counts as false here.
     if model.encoder is None and (config.is_null("is_causal") or not config.boolean("is_causal", True)):
         raise config.error("is_causal", "must be true or absent: this architecture is served as a decoder")
     classifier = CLASSIFIERS[name].read(config) if name in CLASSIFIERS else None
-    return msgspec.structs.replace(model, classifier=classifier, has_custom_code=config.has("auto_map"))
+    if architecture.may_be_quantized and config.has("compression_config"):
+        raise config.unwanted(
+            "compression_config", "quantization_config says how this architecture is quantized"
+        )
+    quantization = None if architecture.may_be_quantized else read_quantization(path, config)
+    if quantization is not None and model.family == "transformers":
+        problem = (
+            f"is {quantization.method}, which is supported only for the architectures of --model-impl native"
+        )
+        raise config.error("quantization_config", problem)
+    return msgspec.structs.replace(
+        model,
+        classifier=classifier,
+        quantization=quantization,
+        has_custom_code=config.has("auto_map"),
+    )
 
 
 def is_bare(architecture: str) -> bool:

@@ -67,6 +67,11 @@ class Fields:
         """Return the same fields, some of them under other names."""
         return Fields({names.get(name, name): value for name, value in self._values.items()}, self.where)
 
+    @property
+    def ordered_names(self) -> list[str]:
+        """Names of all fields, in the file's order."""
+        return list(self._values)
+
     def changed_by(self, other: Fields) -> Fields:
         """Return the fields of both; the other's take precedence, and errors name it."""
         return Fields({**self._values, **other._values}, other.where)
@@ -110,6 +115,20 @@ class Fields:
         if not isinstance(value, list) or not all(isinstance(item, str) for item in value):
             raise self.error(name, f"must be a list of strings, got {value!r}")
         return tuple(value)
+
+    def nested_texts(self, name: str) -> tuple[str, ...]:
+        """Return the strings of a list of strings or of lists of them, empty if absent."""
+        value = self._get(name, [], "a list of strings, or of lists of them")
+        items = (
+            [inner for item in value for inner in (item if isinstance(item, list) else [item])]
+            if isinstance(value, list)
+            else [None]
+        )
+        return Fields({name: items}, self.where).texts(name)
+
+    def is_true(self, name: str) -> bool:
+        """Whether the field is the value true; other types are allowed."""
+        return self._values.get(name) is True
 
     def token_ids(self, name: str) -> tuple[int, ...]:
         """Return one token id or a list of them as a tuple, empty if absent; any vocabulary is accepted."""

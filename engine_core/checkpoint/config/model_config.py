@@ -8,6 +8,7 @@ from splitserve.engine_core.checkpoint.config.classifier import Classifier
 from splitserve.engine_core.checkpoint.config.encoders.encoder_traits import EncoderTraits
 from splitserve.engine_core.checkpoint.config.rope_config import RopeConfig
 from splitserve.engine_core.checkpoint.config.traits import DecoderTraits
+from splitserve.engine_core.checkpoint.quantization.schemes import Quantization
 from splitserve.engine_core.errors import ConfigError
 
 
@@ -74,6 +75,7 @@ class ModelConfig(msgspec.Struct, frozen=True, kw_only=True):
         encoder: what distinguishes those of an encoder, whose tokens see those behind them; None for a
             decoder.
         classifier: a head that gives labels numbers, in the place of one for text; None if it has none.
+        quantization: how its matrices are stored; None if they are not quantized.
         has_custom_code: config.json names Python code of the checkpoint's, which is never executed.
     """
 
@@ -101,6 +103,7 @@ class ModelConfig(msgspec.Struct, frozen=True, kw_only=True):
     traits: DecoderTraits = DecoderTraits()
     encoder: EncoderTraits | None = None
     classifier: Classifier | None = None
+    quantization: Quantization | None = None
     has_custom_code: bool = False
 
     @property

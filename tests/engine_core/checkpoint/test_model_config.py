@@ -112,7 +112,7 @@ BAD_LLAMA = [
     ("eos_token_id", [0, "1"]),
     ("eos_token_id", list(range(300)) * 4),
     ("partial_rotary_factor", 0.5),
-    ("quantization_config", {"quant_method": "gptq"}),
+    ("quantization_config", {"quant_method": "gptq", "bits": 5}),
 ]
 
 

@@ -107,9 +107,9 @@ FAULTS: dict[str, tuple[Damage, list[str]]] = {
     "a config pointer": (write("config.json", POINTER), ["config.json", "LFS", "git lfs pull"]),
     "an architecture": (change_config(architectures=["BloomForCausalLM"]), ["'BloomForCausalLM'", "Llama"]),
     "a field": (change_config(num_attention_heads=0), ["num_attention_heads", "from 1 to 4096", "got 0"]),
-    "a quantised model": (
-        change_config(quantization_config={"quant_method": "gptq"}),
-        ["quantization_config", "gptq", "not supported"],
+    "a method of quantization": (
+        change_config(quantization_config={"quant_method": "bitsandbytes"}),
+        ["quantization_config", "quant_method", "bitsandbytes", "gptq"],
     ),
     "broken generation config": (write("generation_config.json", "[]"), ["generation_config.json"]),
     "a sampling default": (write("generation_config.json", '{"top_p": 1.5}'), ["generation_config", "top_p"]),

@@ -35,7 +35,23 @@ def configs() -> list[bytes]:
     """A config.json of every architecture."""
     rope: dict[str, object] = {"rope_type": "llama3", "factor": 8.0, "rope_theta": 5e5}
     rope |= {"low_freq_factor": 1.0, "high_freq_factor": 4.0, "original_max_position_embeddings": 128}
+    group = {
+        "targets": ["Linear", "re:.*up"],
+        "weights": {"num_bits": 8, "type": "int", "strategy": "channel"},
+    }
+    gptq = {"quant_method": "gptq", "bits": 4, "group_size": 128, "dynamic": {"-:.*down": {}}}
+    quantized: list[dict[str, object]] = [
+        {**gptq, "modules_in_block_to_quantize": [["q_proj"]]},
+        {"quant_method": "awq", "bits": 4, "group_size": 128, "modules_to_not_convert": ["mlp.gate"]},
+        {"quant_method": "fp8", "weight_block_size": [128, 128], "ignored_layers": ["lm_head"]},
+        {"quant_method": "modelopt", "quant_algo": "FP8", "ignore": ["lm_head", "*up*"]},
+        {
+            **{"quant_method": "compressed-tensors", "format": "int-quantized", "ignore": ["re:.*q_proj"]},
+            **{"config_groups": {"group_0": group}, "kv_cache_scheme": None},
+        },
+    ]
     variants = [
+        *({**LLAMA, "quantization_config": config} for config in quantized),
         GPT2,
         LLAMA,
         {**LLAMA, "rope_scaling": rope, "rope_theta": 5e5, "tie_word_embeddings": True, "head_dim": 8},

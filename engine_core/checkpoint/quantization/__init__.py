@@ -1,0 +1,1 @@
+"""What config.json says about how the matrices of a quantized checkpoint are stored, without torch."""

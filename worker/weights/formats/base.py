@@ -1,0 +1,107 @@
+"""The interface of a matrix that the checkpoint stores quantized, in several tensors."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from typing import NamedTuple
+
+import torch
+
+from splitserve.engine_core.checkpoint.weight_files import Checkpoint, CheckpointTensor
+from splitserve.engine_core.errors import ModelLoadError
+from splitserve.worker.layers.parameter import Window
+from splitserve.worker.weights.tensor_source import Staging
+
+FLOATS = ("F32", "BF16", "F16")
+
+
+class StoredTensor(ABC):
+    """A TensorSource whose numbers are computed; names, shapes and dtypes are checked where it is made.
+
+    Args:
+        tensors: the checkpoint's, the largest first.
+    """
+
+    def __init__(self, *tensors: CheckpointTensor) -> None:
+        self._tensors = tensors
+
+    @property
+    def tensors(self) -> tuple[CheckpointTensor, ...]:
+        """The checkpoint's tensors that it comes from, the largest first."""
+        return self._tensors
+
+    @abstractmethod
+    def check_values(self) -> None:
+        """Read what decides whether the rest can be read, such as scales, before memory is taken.
+
+        Raises:
+            ModelLoadError: a value is out of range.
+        """
+
+    @abstractmethod
+    def num_bytes(self, window: Window) -> int:
+        """Return how many bytes of the files a region takes, but for scales."""
+
+    def row_bytes(self, window: Window) -> int:
+        """Return how much memory a row of a region takes when it is read, in float32."""
+        return window.width * torch.float32.itemsize
+
+    @abstractmethod
+    def read(self, window: Window, staging: Staging) -> torch.Tensor:
+        """Return the numbers of a region in float32.
+
+        Raises:
+            ModelLoadError: the file was truncated since it was checked.
+        """
+
+
+class Places(NamedTuple):
+    """Where the tensors that a matrix consists of are looked for.
+
+    Attributes:
+        checkpoint: the open files.
+        module: name of the matrix without ".weight".
+        prefix: that the checkpoint's names may lack.
+        shape: [N, K] of the plain matrix.
+    """
+
+    checkpoint: Checkpoint
+    module: str
+    prefix: str
+    shape: tuple[int, int]
+
+    def find(self, name: str) -> CheckpointTensor | None:
+        """Return the tensor of this last name, None if there is none."""
+        return self.checkpoint.find(f"{self.module}.{name}", self.prefix)
+
+    def take(self, name: str, dtypes: tuple[str, ...], *shapes: tuple[int, ...]) -> CheckpointTensor:
+        """Return the tensor of this last name.
+
+        Raises:
+            ModelLoadError: it is missing, or has another dtype or none of the shapes.
+        """
+        found = self.find(name)
+        if found is None:
+            raise ModelLoadError(
+                f"{self.checkpoint.file_names}: missing tensor '{self.module}.{name}' of a quantized matrix"
+            )
+        check(found, dtypes, *shapes)
+        return found
+
+    def error(self, problem: str) -> ModelLoadError:
+        """Return (not raise) an error about the matrix."""
+        return ModelLoadError(f"{self.checkpoint.file_names}: {self.module}.weight {problem}")
+
+
+def check(source: CheckpointTensor, dtypes: tuple[str, ...], *shapes: tuple[int, ...]) -> None:
+    """Check dtype and shape of a tensor.
+
+    Raises:
+        ModelLoadError: it has another dtype or none of the shapes.
+    """
+    where = f"{source.file.path}: tensor {source.name!r}"
+    if source.entry.shape not in shapes:
+        wanted = " or ".join(str(list(shape)) for shape in shapes)
+        raise ModelLoadError(f"{where} has shape {list(source.entry.shape)}, config.json asks for {wanted}")
+    if source.entry.dtype not in dtypes:
+        raise ModelLoadError(f"{where} has dtype {source.entry.dtype}; supported are {', '.join(dtypes)}")
