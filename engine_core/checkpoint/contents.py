@@ -6,7 +6,7 @@ import itertools
 from collections.abc import Callable
 from pathlib import Path
 
-from splitserve.engine_core.checkpoint.config.fields import Fields
+from splitserve.engine_core.checkpoint.config.field_files import read_fields
 from splitserve.engine_core.errors import ModelLoadError
 
 _MAX_ENTRIES = 10_000
@@ -35,9 +35,7 @@ def _nothing(directory: Path, names: list[str]) -> str:
 def _adapter(directory: Path, names: list[str]) -> str:
     if "adapter_config.json" not in names:
         return ""
-    base = Fields.from_file(directory / "adapter_config.json").text(
-        "base_model_name_or_path", "its base model"
-    )
+    base = read_fields(directory / "adapter_config.json").text("base_model_name_or_path", "its base model")
     return (
         f"it holds an adapter for {base[:200]}, not a model: merge the two (merge_and_unload of the peft "
         "library) and serve the result"
@@ -48,7 +46,7 @@ def _gguf(directory: Path, names: list[str]) -> str:
     name = _first(names, (".gguf",))
     if not name:
         return ""
-    return f"it holds GGUF weights ({name}), which are not read: take the model they were made from"
+    return f"it holds GGUF weights: name the file itself, {directory / name}"
 
 
 def _authors_layout(directory: Path, names: list[str]) -> str:

@@ -7,6 +7,7 @@ import os
 import stat
 from pathlib import Path
 
+from splitserve.engine_core.checkpoint.gguf.made_files import made_file
 from splitserve.engine_core.checkpoint.lfs import refuse_pointer
 from splitserve.engine_core.errors import ModelLoadError
 
@@ -18,7 +19,7 @@ def read_file(path: Path, max_bytes: int = 0) -> bytes | None:
     """Read a whole file; return None if there is none.
 
     Args:
-        path: of the file.
+        path: of the file; "in" a GGUF file it is one that is made from its metadata.
         max_bytes: maximum size; 0 means 64 MiB.
 
     Raises:
@@ -32,6 +33,8 @@ def read_file(path: Path, max_bytes: int = 0) -> bytes | None:
             data = file.read(limit + 1)
     except FileNotFoundError:
         return None
+    except NotADirectoryError:
+        return made_file(path.parent, path.name)
     except OSError as error:
         raise ModelLoadError(f"cannot read {path}: {error}") from None
     if len(data) > limit:

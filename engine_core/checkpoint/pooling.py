@@ -12,7 +12,8 @@ from pathlib import Path
 from typing import Literal, NamedTuple
 
 from splitserve.engine_core.checkpoint.config.common_fields import MAX_WIDTH
-from splitserve.engine_core.checkpoint.config.fields import MAX_JSON_BYTES, Fields
+from splitserve.engine_core.checkpoint.config.field_files import MAX_JSON_BYTES, read_fields
+from splitserve.engine_core.checkpoint.config.fields import Fields
 from splitserve.engine_core.checkpoint.files import read_file
 from splitserve.engine_core.errors import ModelLoadError
 
@@ -165,7 +166,7 @@ def _inside(directory: Path, module: Fields) -> Path:
 
 
 def _read_mode(path: Path, *, is_encoder: bool) -> PoolingMode:
-    config = Fields.from_file(path)
+    config = read_fields(path)
     if config.has("pooling_mode"):
         modes = [config.text("pooling_mode", default="")]
     else:
@@ -202,7 +203,7 @@ def _max_tokens(directory: Path) -> int:
     path = directory / _LENGTHS
     if read_file(path, MAX_JSON_BYTES) is None:
         return 0
-    config = Fields.from_file(path)
+    config = read_fields(path)
     if config.boolean("do_lower_case", False):
         raise config.error("do_lower_case", "must be false or absent")
     return config.integer("max_seq_length", 1, _MAX_TOKENS) if config.has("max_seq_length") else 0

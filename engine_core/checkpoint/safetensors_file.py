@@ -9,15 +9,16 @@ from __future__ import annotations
 
 import math
 from pathlib import Path
-from typing import Annotated, BinaryIO, NamedTuple
+from typing import Annotated, NamedTuple
 
 import msgspec
 
-from splitserve.engine_core.checkpoint.lfs import MAGIC, refuse_pointer
+from splitserve.engine_core.checkpoint.open_file import OpenFile
 from splitserve.engine_core.errors import ModelLoadError
 
 MAX_HEADER_BYTES = 16 * 2**20
 MAX_TENSORS = 65536
+_PREFIX_BYTES = 8
 _MAX_DIMS = 8
 _MAX_NAME_CHARS = 512
 
@@ -80,10 +81,7 @@ class SafetensorsFile:
             ModelLoadError: names the file, and the tensor if one is at fault.
         """
         self.path = path
-        try:
-            self._file: BinaryIO = path.open("rb", buffering=0)
-        except OSError as error:
-            raise ModelLoadError(f"{path} cannot be opened: {error.strerror}") from error
+        self._file = OpenFile(path)
         try:
             self.tensors = self._check()
         except BaseException:
@@ -100,35 +98,19 @@ class SafetensorsFile:
         Raises:
             ModelLoadError: the file was truncated since, or cannot be read.
         """
-        try:
-            self._file.seek(offset)
-            done = 0
-            while done < len(target):
-                count = self._file.readinto(target[done:])  # type: ignore[attr-defined]
-                if not count:
-                    raise ModelLoadError(f"{self.path} ends at byte {offset + done}, while it is being read")
-                done += count
-        except OSError as error:
-            raise ModelLoadError(f"{self.path} cannot be read: {error.strerror}") from error
+        self._file.read_into(offset, target)
 
     def _check(self) -> dict[str, TensorEntry]:
-        size = self._file.seek(0, 2)
-        head = bytearray(min(size, len(MAGIC)))
-        self.read_into(0, memoryview(head))
-        refuse_pointer(self.path, bytes(head))
-        prefix = bytearray(8)
-        if size < len(prefix):
+        size = self._file.num_bytes
+        if size < _PREFIX_BYTES:
             raise ModelLoadError(f"{self.path} is {size} bytes long, too short for a safetensors file")
-        self.read_into(0, memoryview(prefix))
-        num_header_bytes = int.from_bytes(prefix, "little")
-        if num_header_bytes > min(MAX_HEADER_BYTES, size - len(prefix)):
+        num_header_bytes = int.from_bytes(self._file.read(0, _PREFIX_BYTES), "little")
+        if num_header_bytes > min(MAX_HEADER_BYTES, size - _PREFIX_BYTES):
             raise ModelLoadError(
                 f"{self.path} claims a header of {num_header_bytes} bytes; the file has {size} bytes and the "
                 f"limit is {MAX_HEADER_BYTES}"
             )
-        header = bytearray(num_header_bytes)
-        self.read_into(len(prefix), memoryview(header))
-        return parse_header(bytes(header), size, str(self.path))
+        return parse_header(self._file.read(_PREFIX_BYTES, num_header_bytes), size, str(self.path))
 
 
 def parse_header(header: bytes, file_bytes: int, where: str) -> dict[str, TensorEntry]:

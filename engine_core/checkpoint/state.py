@@ -17,11 +17,12 @@ class FileState(NamedTuple):
 
 
 def file_states(directory: str) -> list[FileState]:
-    """Return the state of every file of a checkpoint, by name; of none if there is no such directory."""
+    """Return the state of every file of a checkpoint, by name; of none if it does not exist."""
     states: list[FileState] = []
     if directory:
         with contextlib.suppress(OSError):
-            for path in sorted(Path(directory).iterdir()):
+            place = Path(directory)
+            for path in sorted(place.iterdir()) if place.is_dir() else [place]:
                 info = path.stat()
                 states.append(FileState(path.name, info.st_size, info.st_mtime_ns, info.st_ino))
     return states

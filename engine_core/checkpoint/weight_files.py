@@ -3,13 +3,21 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import NamedTuple
 
-from splitserve.engine_core.checkpoint.config.fields import Fields
+from splitserve.engine_core.checkpoint.config.field_files import read_fields
 from splitserve.engine_core.checkpoint.contents import explain
+from splitserve.engine_core.checkpoint.gguf.architectures import find_architecture
+from splitserve.engine_core.checkpoint.gguf.gguf_file import (
+    CONFIG_VECTORS,
+    GgufFile,
+    is_gguf,
+    read_contents,
+)
+from splitserve.engine_core.checkpoint.gguf.names import place
 from splitserve.engine_core.checkpoint.safetensors_file import SafetensorsFile, TensorEntry
 from splitserve.engine_core.errors import ModelLoadError
 
@@ -21,18 +29,29 @@ _DTYPE_NAMES = {"F32": "float32", "BF16": "bfloat16", "F16": "float16"}
 
 
 class CheckpointTensor(NamedTuple):
-    """One tensor and the checked file that contains it."""
+    """One tensor and the checked file that contains it.
+
+    Attributes:
+        name: in the file.
+        file: the open file.
+        entry: its description.
+        offset: what is added to its values.
+    """
 
     name: str
-    file: SafetensorsFile
+    file: SafetensorsFile | GgufFile
     entry: TensorEntry
+    offset: float = 0.0
 
 
 class Checkpoint:
-    """The checked safetensors files of a directory; a context manager that closes them."""
+    """The checked weight files of a model; a context manager that closes them."""
 
     def __init__(
-        self, directory: Path, files: list[SafetensorsFile], tensors: dict[str, CheckpointTensor]
+        self,
+        directory: Path,
+        files: Sequence[SafetensorsFile | GgufFile],
+        tensors: dict[str, CheckpointTensor],
     ) -> None:
         self.directory = directory
         self._files = files
@@ -40,12 +59,14 @@ class Checkpoint:
 
     @classmethod
     def open(cls, directory: Path) -> Checkpoint:
-        """Open and check all files.
+        """Open and check all files: safetensors of a directory, or a GGUF file.
 
         Raises:
             ModelLoadError: no safetensors file, a shard missing or damaged, a tensor not where the index
                 says it is.
         """
+        if is_gguf(directory):
+            return cls._open_gguf(directory)
         if (directory / SINGLE).exists():
             file = SafetensorsFile(directory / SINGLE)
             tensors = {name: CheckpointTensor(name, file, entry) for name, entry in file.tensors.items()}
@@ -55,6 +76,21 @@ class Checkpoint:
         raise ModelLoadError(
             f"{directory} has no weights: neither {SINGLE} nor {INDEX} exists, and {explain(directory)}"
         )
+
+    @classmethod
+    def _open_gguf(cls, path: Path) -> Checkpoint:
+        architecture, _ = find_architecture(read_contents(path))
+        file = GgufFile(path)
+        tensors = {}
+        for name, entry in file.tensors.items():
+            placed = place(name, architecture.blocks)
+            if placed is not None:
+                offset = architecture.norm_offset if placed.is_norm else 0.0
+                tensors[placed.name] = CheckpointTensor(name, file, entry, offset)
+            elif name not in CONFIG_VECTORS:
+                file.close()
+                raise ModelLoadError(f"{path}: tensor {name!r} belongs to nothing that this architecture has")
+        return cls(path, [file], tensors)
 
     @classmethod
     def _open_sharded(cls, directory: Path) -> Checkpoint:
@@ -102,7 +138,7 @@ class Checkpoint:
 
 def has_weights(directory: Path) -> bool:
     """Whether there are weight files with the expected names; their contents are not checked."""
-    return (directory / SINGLE).exists() or (directory / INDEX).exists()
+    return (directory / SINGLE).exists() or (directory / INDEX).exists() or is_gguf(directory)
 
 
 def stored_dtype(directory: Path) -> str:
@@ -123,7 +159,7 @@ def stored_dtype(directory: Path) -> str:
 
 def _weight_map(directory: Path) -> dict[str, str]:
     """Return tensor name -> shard name of the index, every shard name a plain file name."""
-    index = Fields.from_file(directory / INDEX)
+    index = read_fields(directory / INDEX)
     entries = index.nested("weight_map")
     if entries is None:
         raise index.error("weight_map", "is missing")

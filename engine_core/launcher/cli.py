@@ -83,7 +83,7 @@ def _add_serve(commands: argparse._SubParsersAction[CommandParser]) -> None:
         nargs="?",
         default="",
         metavar="MODEL",
-        help="checkpoint directory or Hugging Face id (default: the demo model that ships with the package)",
+        help="checkpoint directory, GGUF file, or Hugging Face id (default: the demo model of the package)",
     )
     add_flags(serve, (*SERVE, *FRONTEND, *ENGINE))
 

@@ -30,7 +30,7 @@ class WorkerSettings(Settings, frozen=True, kw_only=True):
     model: Annotated[
         str,
         Setting(
-            "checkpoint directory or Hugging Face id",
+            "checkpoint directory, GGUF file, or Hugging Face id",
             "model",
             metavar="DIR|ID",
             default="the demo model that ships with the package",

@@ -48,7 +48,7 @@ class LLM:
     dropped, and at the end of the script however that comes. Methods may be called from several threads.
 
     Args:
-        model: checkpoint directory or Hugging Face id; "" is the demo model that ships with the package.
+        model: checkpoint directory, GGUF file, or Hugging Face id; "" is the demo model of the package.
         max_logprobs: largest number of logprobs that sampling_params may ask for per token, 0 to 160.
         enable_per_request_metrics: tell the times of its tokens in each output, at some cost.
         log_level: least severe message of the engine to show.

@@ -16,7 +16,8 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from splitserve.engine_core.errors import InvalidRequestError
+from splitserve.engine_core.checkpoint.text_files import read_tokenizer_json
+from splitserve.engine_core.errors import InvalidRequestError, ModelLoadError
 from splitserve.engine_core.ipc.worker_messages import CompileGrammar, GrammarCompiled
 from splitserve.engine_core.process.logs import log_event
 
@@ -182,12 +183,13 @@ class GrammarCompiler:
                         "the model has no end-of-sequence token, so no grammar could end its output",
                         "grammar",
                     )
-                path = Path(self._checkpoint) / "tokenizer.json"
                 try:
+                    # By its content, since in a GGUF file there is no such file to open.
+                    description = read_tokenizer_json(Path(self._checkpoint)).decode().lstrip()
                     self._tokenizer = LLTokenizer(
-                        str(path), n_vocab=self._vocab_size, eos_token=self._eos_token_ids
+                        description, n_vocab=self._vocab_size, eos_token=self._eos_token_ids
                     )
-                except ValueError as error:
+                except (ValueError, ModelLoadError) as error:
                     raise InvalidRequestError(
                         f"grammars need the model's tokenizer.json: {error}", "grammar"
                     ) from None

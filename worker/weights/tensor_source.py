@@ -102,6 +102,8 @@ class _Plain(NamedTuple):
         piece = staging.take(self.num_bytes(window))
         read_rectangle(self.tensor, window, row_elements, piece.numpy())
         values = piece.view(self._dtype)
+        if self.tensor.offset:
+            values = values.float() + self.tensor.offset
         return values if window.columns is None else values.view(-1, len(window.columns))
 
     @property

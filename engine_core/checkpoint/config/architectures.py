@@ -36,6 +36,8 @@ from splitserve.engine_core.checkpoint.config.families.smollm3 import read_smoll
 from splitserve.engine_core.checkpoint.config.families.starcoder2 import read_starcoder2
 from splitserve.engine_core.checkpoint.config.fields import Fields
 from splitserve.engine_core.checkpoint.config.model_config import ModelConfig
+from splitserve.engine_core.checkpoint.gguf.architectures import find_architecture
+from splitserve.engine_core.checkpoint.gguf.gguf_file import is_gguf, read_contents
 from splitserve.engine_core.checkpoint.quantization.reader import read_quantization
 from splitserve.engine_core.errors import ModelLoadError
 
@@ -150,6 +152,8 @@ def read_model_config(directory: str | Path, model_impl: str = "auto") -> ModelC
     """
     path = Path(directory)
     config = open_config(path)
+    if model_impl == "transformers" and is_gguf(path):
+        raise ModelLoadError(f"{path}: GGUF files are not served by --model-impl transformers")
     name, architecture = _architecture(config, model_impl)
     for field, reason in _REFUSED.items():
         if config.has(field):
@@ -165,16 +169,23 @@ def read_model_config(directory: str | Path, model_impl: str = "auto") -> ModelC
         )
     quantization = None if architecture.may_be_quantized else read_quantization(path, config)
     if quantization is not None and model.family == "transformers":
-        problem = (
-            f"is {quantization.method}, which is supported only for the architectures of --model-impl native"
-        )
+        problem = f"({quantization.method}) is supported for native architectures only"
         raise config.error("quantization_config", problem)
-    return msgspec.structs.replace(
+    model = msgspec.structs.replace(
         model,
         classifier=classifier,
         quantization=quantization,
         has_custom_code=config.has("auto_map"),
     )
+    return _as_gguf_stores_it(model) if is_gguf(path) else model
+
+
+def _as_gguf_stores_it(model: ModelConfig) -> ModelConfig:
+    stored, _ = find_architecture(read_contents(Path(model.path)))
+    attention = msgspec.structs.replace(
+        model.traits.attention, is_rotary_interleaved=stored.is_rotary_interleaved
+    )
+    return msgspec.structs.replace(model, traits=msgspec.structs.replace(model.traits, attention=attention))
 
 
 def is_bare(architecture: str) -> bool:

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from splitserve.engine_core.checkpoint.config.field_files import read_fields
 from splitserve.engine_core.checkpoint.config.fields import Fields
 from splitserve.engine_core.checkpoint.contents import explain
+from splitserve.engine_core.checkpoint.gguf.gguf_file import is_gguf
 from splitserve.engine_core.checkpoint.weight_files import stored_dtype
 from splitserve.engine_core.errors import ModelLoadError
 
@@ -27,12 +29,14 @@ def open_config(directory: Path) -> Fields:
     Raises:
         ModelLoadError: it is missing (the message says what is there instead), or is not a JSON object.
     """
-    if not directory.is_dir():
-        raise ModelLoadError(f"{directory} is not a directory")
     path = directory / "config.json"
+    if is_gguf(directory):
+        return read_fields(path)
+    if not directory.is_dir():
+        raise ModelLoadError(f"{directory} is neither a directory nor a GGUF file")
     if not path.exists():
         raise ModelLoadError(f"{path} does not exist: {explain(directory)}")
-    return Fields.from_file(path)
+    return read_fields(path)
 
 
 def read_dtype(path: Path, config: Fields) -> str:
@@ -56,7 +60,7 @@ def read_eos_token_ids(path: Path, config: Fields) -> tuple[int, ...]:
     """
     generation_path = path / "generation_config.json"
     if generation_path.exists():
-        generation = Fields.from_file(generation_path)
+        generation = read_fields(generation_path)
         if generation.has("eos_token_id"):
             return generation.token_ids("eos_token_id")
     return config.token_ids("eos_token_id")

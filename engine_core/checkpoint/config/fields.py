@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
-from pathlib import Path
 
-from splitserve.engine_core.checkpoint.files import read_file
 from splitserve.engine_core.errors import ModelLoadError
 
-MAX_JSON_BYTES = 16 * 2**20
 _MAX_ITEMS = 2**16
 _MAX_TOKEN_ID = 2**31 - 1
 
@@ -25,25 +21,6 @@ class Fields:
     def __init__(self, values: Mapping[str, object], where: str) -> None:
         self._values = values
         self.where = where
-
-    @classmethod
-    def from_file(cls, path: Path) -> Fields:
-        """Read a JSON object from a file of at most 16 MiB.
-
-        Raises:
-            ModelLoadError: the file is missing, unreadable, too large or not a JSON object.
-        """
-        content = read_file(path, MAX_JSON_BYTES)
-        if content is None:
-            raise ModelLoadError(f"{path} does not exist")
-        try:
-            # The standard decoder accepts NaN and Infinity, so that the range check can name the field.
-            values = json.loads(content)
-        except (ValueError, RecursionError) as error:
-            raise ModelLoadError(f"{path} cannot be read as JSON: {error}") from error
-        if not isinstance(values, dict):
-            raise ModelLoadError(f"{path} must contain a JSON object, got {type(values).__name__}")
-        return cls(values, str(path))
 
     def has(self, name: str) -> bool:
         """Whether the field is present and not null."""
@@ -125,6 +102,17 @@ class Fields:
             else [None]
         )
         return Fields({name: items}, self.where).texts(name)
+
+    def raw(self, name: str) -> object:
+        """Return the value as it is, None if absent."""
+        return self._values.get(name)
+
+    def raw_list(self, name: str) -> list[object] | None:
+        """Return a list of anything, of any length, None if absent."""
+        value = self._values.get(name)
+        if value is not None and not isinstance(value, list):
+            raise self.error(name, f"must be a list, got {type(value).__name__}")
+        return value
 
     def is_true(self, name: str) -> bool:
         """Whether the field is the value true; other types are allowed."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from splitserve.engine_core.checkpoint.config.field_files import read_fields
 from splitserve.engine_core.checkpoint.config.fields import Fields
 from splitserve.engine_core.checkpoint.quantization.awq import read_awq
 from splitserve.engine_core.checkpoint.quantization.compressed_tensors import read_compressed_tensors
@@ -52,5 +53,5 @@ def read_quantization(directory: Path, config: Fields) -> Quantization | None:
 def _read_modelopt_file(path: Path) -> Quantization | None:
     if not path.exists():
         return None
-    inner = Fields.from_file(path).nested("quantization")
+    inner = read_fields(path).nested("quantization")
     return None if inner is None or not inner.has("quant_algo") else read_modelopt(inner)

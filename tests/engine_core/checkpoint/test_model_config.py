@@ -197,7 +197,7 @@ def test_what_is_no_json_object_is_refused(content: bytes, tmp_path: Path) -> No
 def test_a_missing_config_or_directory_is_named(tmp_path: Path) -> None:
     with pytest.raises(ModelLoadError, match=r"config\.json does not exist"):
         read_model_config(tmp_path)
-    with pytest.raises(ModelLoadError, match="none is not a directory"):
+    with pytest.raises(ModelLoadError, match="none is neither a directory nor a GGUF file"):
         read_model_config(tmp_path / "none")
 
 

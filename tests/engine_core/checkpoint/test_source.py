@@ -47,14 +47,61 @@ def test_a_missing_demo_model_is_said_to_be_missing(tmp_path: Path, monkeypatch:
         resolve_model("")
 
 
-def test_a_file_is_refused(tmp_path: Path) -> None:
+def test_a_file_that_is_not_gguf_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "model.gguf"
-    path.touch()
-    with pytest.raises(ModelLoadError, match=r"model\.gguf' is a file"):
+    path.write_bytes(b"GGML")
+    with pytest.raises(ModelLoadError, match=r"model\.gguf' is a file, neither a directory nor in GGUF"):
         resolve_model(str(path))
 
 
-@pytest.mark.parametrize("name", ["/no/such/dir", "./no-such-dir", "a/b/c", "../x", "owner/na me", "-x"])
+def test_a_gguf_file_keeps_its_name_behind_a_link(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "blob").write_bytes(b"GGUF")
+    (tmp_path / "model.gguf").symlink_to(tmp_path / "blob")
+    monkeypatch.chdir(tmp_path)
+    assert resolve_model("model.gguf") == tmp_path / "model.gguf"
+
+
+FILES = [
+    "README.md",
+    "m-Q4_K_M.gguf",
+    "m-IQ4_K_M.gguf",
+    "m-Q8_0-00001-of-00002.gguf",
+    "m-Q8_0-00002-of-00002.gguf",
+]
+
+
+@pytest.mark.parametrize("asked", ["Q4_K_M", "q4_k_m", "m-Q4_K_M.gguf"])
+def test_a_file_of_a_repository_is_named_whole_or_by_its_quantization(
+    asked: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def download(repository: str, file: str) -> str:
+        return str(tmp_path / repository / file)
+
+    monkeypatch.setattr(huggingface_hub, "hf_hub_download", download)
+    monkeypatch.setattr(huggingface_hub, "list_repo_files", lambda repository: FILES)
+    assert resolve_model(f"owner/name:{asked}") == tmp_path / "owner/name/m-Q4_K_M.gguf"
+
+
+@pytest.mark.parametrize(
+    ("asked", "message"),
+    [
+        ("Q2_K", "has 0 GGUF files called 'Q2_K'"),
+        ("Q8_0", "split files are not supported"),
+        ("K_M", "has 0 GGUF files"),
+    ],
+)
+def test_a_quantization_that_no_file_or_several_have_is_refused(
+    asked: str, message: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(huggingface_hub, "list_repo_files", lambda repository: FILES)
+    with pytest.raises(ModelLoadError, match=message) as raised:
+        resolve_model(f"owner/name:{asked}")
+    assert "m-Q4_K_M.gguf" in str(raised.value)
+
+
+@pytest.mark.parametrize(
+    "name", ["/no/such/dir", "./no-such-dir", "a/b/c", "../x", "owner/na me", "-x", "a/b:../c", "a/b:"]
+)
 def test_what_can_be_no_hub_id_is_not_asked_of_the_hub(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -120,11 +120,11 @@ FAULTS: dict[str, tuple[Damage, list[str]]] = {
     "a missing shard": (lose_shard, ["model-00001-of-00002.safetensors", "missing"]),
     "a shard by itself": (rename(WEIGHTS, "model-00001-of-00002.safetensors"), ["not whole"]),
     "an empty directory": (instead(""), ["config.json does not exist", "empty"]),
-    "GGUF": (instead("llama.Q4_K_M.gguf"), ["llama.Q4_K_M.gguf", "GGUF"]),
+    "GGUF": (instead("llama.Q4_K_M.gguf"), ["llama.Q4_K_M.gguf", "GGUF", "name the file"]),
     "an adapter": (instead("adapter_config.json", ADAPTER), ["adapter", "owner/base", "merge"]),
     "the authors' layout": (instead("params.json", "{}"), ["params.json", "Hugging Face layout"]),
     "another framework": (instead("tf_model.h5"), ["tf_model.h5", "another framework"]),
-    "a file": (become_file, ["is a file, not a directory"]),
+    "a file": (become_file, ["is a file, neither a directory"]),
     "a folder of models": (nest, ["config.json does not exist", "/model/inner"]),
 }
 

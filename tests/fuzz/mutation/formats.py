@@ -47,6 +47,11 @@ def mutate_json(rng: Random, data: bytes, corpus: Sequence[bytes]) -> bytes:
     return mutate_bytes(rng, data, donor)
 
 
+def mutate_raw(rng: Random, data: bytes, corpus: Sequence[bytes]) -> bytes:
+    """Return one file with any of its bytes changed."""
+    return mutate_bytes(rng, data, corpus[int(rng.random() * len(corpus))])
+
+
 def mutate_safetensors(rng: Random, data: bytes, corpus: Sequence[bytes]) -> bytes:
     """Return one file changed: its header as JSON, with an honest length most often, or any of its bytes."""
     if len(data) < 8 or rng.random() < 0.2:

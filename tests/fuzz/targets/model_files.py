@@ -14,19 +14,23 @@ from random import Random
 from splitserve.engine_core.checkpoint.check import check_model
 from splitserve.engine_core.checkpoint.config.architectures import read_model_config
 from splitserve.engine_core.checkpoint.config.sampling_defaults import load_sampling_defaults
+from splitserve.engine_core.checkpoint.gguf.gguf_file import GgufFile, is_gguf
 from splitserve.engine_core.checkpoint.safetensors_file import SafetensorsFile
 from splitserve.engine_core.checkpoint.text_files import check_text_files
 from splitserve.engine_core.checkpoint.weight_files import Checkpoint, stored_dtype
 from splitserve.engine_core.errors import ConfigError, ModelLoadError
 from splitserve.engine_core.executor.simulated.model import simulated_model
+from tests.engine_core.checkpoint.gguf_writing import Tensor, Value, embedding, llama
+from tests.engine_core.checkpoint.gguf_writing import file_bytes as gguf_bytes
 from tests.engine_core.checkpoint.test_model_config import GPT2, LLAMA
 from tests.engine_core.checkpoint.writing import entry, file_bytes
 from tests.frontend.checkpoints import write_checkpoint
 from tests.fuzz.case import Case
 from tests.fuzz.folders import make_folder
-from tests.fuzz.mutation.formats import Mutate, mutate_json, mutate_safetensors
+from tests.fuzz.mutation.formats import Mutate, mutate_json, mutate_raw, mutate_safetensors
 
 WEIGHTS = "model.safetensors"
+GGUF = "model.gguf"
 INDEX = "model.safetensors.index.json"
 SHARD = "model-00001-of-00001.safetensors"
 
@@ -103,6 +107,18 @@ def weights() -> list[bytes]:
     return [file_bytes(tensors, bytes(40)), file_bytes(one, bytes(8)), file_bytes({}, b"")]
 
 
+def gguf_files() -> list[bytes]:
+    """GGUF files of both kinds of tokenizers."""
+    scores: dict[str, Value] = {"tokenizer.ggml.scores": [0.0, 0.0, -1.0, -2.0, -3.0, 0.0]}
+    sentencepiece: dict[str, Value] = {
+        "general.architecture": "llama",
+        "tokenizer.ggml.model": "llama",
+        **scores,
+    }
+    blocks = {**embedding(), "blk.0.ffn_up.weight": Tensor(8, [32, 2], bytes(68))}
+    return [gguf_bytes(llama(), blocks), gguf_bytes({**llama(), **sentencepiece}, embedding())]
+
+
 def indices() -> list[bytes]:
     """Indices of sharded weights."""
     return [json.dumps({"metadata": {"total_size": 40}, "weight_map": {"a": SHARD, "b": SHARD}}).encode()]
@@ -136,6 +152,15 @@ def _read_weights(folder: Path) -> None:
     stored_dtype(folder)
 
 
+def _read_gguf(folder: Path) -> None:
+    path = folder / GGUF
+    if is_gguf(path):
+        read_model_config(path)
+        check_model(path)
+        check_text_files(path)
+    GgufFile(path).close()
+
+
 def _read_index(folder: Path) -> None:
     with Checkpoint.open(folder) as checkpoint:
         assert all(tensor.entry.num_bytes >= 0 for tensor in checkpoint)
@@ -147,6 +172,7 @@ FILES: list[tuple[str, Callable[[], list[bytes]], Mutate, tuple[Callable[[Path],
     ("generation_config.json", generation_configs, mutate_json, (_read_generation_config,)),
     (WEIGHTS, weights, mutate_safetensors, (_read_weights,)),
     (INDEX, indices, mutate_json, (_read_index,)),
+    (GGUF, gguf_files, mutate_raw, (_read_gguf,)),
 ]
 
 

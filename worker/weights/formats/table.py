@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from splitserve.engine_core.checkpoint.gguf.tensor_types import BLOCKS
 from splitserve.engine_core.checkpoint.quantization.schemes import (
     AwqScheme,
     GptqScheme,
@@ -14,6 +15,7 @@ from splitserve.engine_core.checkpoint.weight_files import Checkpoint
 from splitserve.worker.layers.parameter import Part
 from splitserve.worker.weights.formats.awq import AwqTensor
 from splitserve.worker.weights.formats.base import FLOATS, Places, StoredTensor
+from splitserve.worker.weights.formats.blocks import BlockTensor
 from splitserve.worker.weights.formats.gptq import GptqTensor
 from splitserve.worker.weights.formats.packed import PackedTensor
 from splitserve.worker.weights.formats.scaled import ScaledTensor
@@ -51,7 +53,8 @@ class WeightFormats:
         found = {name: self._checkpoint.find(name, self._prefix) for name in part.tensor_names}
         tensors = [tensor for tensor in found.values() if tensor is not None]
         if len(tensors) == len(found):
-            return make_source(tensors, part)
+            is_blocks = tensors[0].entry.dtype in BLOCKS
+            return BlockTensor(tensors[0], part.shape) if is_blocks else make_source(tensors, part)
         missing |= dict.fromkeys(name for name, tensor in found.items() if tensor is None)
         return None
 

@@ -1,0 +1,55 @@
+"""Blocks of GGUF's types are worth what ggml's own package says, bit for bit."""
+
+from __future__ import annotations
+
+import gguf
+import numpy as np
+import pytest
+import torch
+
+from splitserve.engine_core.checkpoint.gguf.tensor_types import BLOCKS, OTHERS, TYPES
+from splitserve.worker.weights.formats.block_values import DECODERS
+
+# Where a type keeps its float16 numbers.
+HALVES = {
+    "Q4_0": (0,),
+    "Q4_1": (0, 2),
+    "Q5_0": (0,),
+    "Q5_1": (0, 2),
+    "Q8_0": (0,),
+    "Q2_K": (80, 82),
+    "Q3_K": (108,),
+    "Q4_K": (0, 2),
+    "Q5_K": (0, 2),
+    "Q6_K": (208,),
+    "IQ4_NL": (0,),
+    "IQ4_XS": (0,),
+}
+
+
+def blocks_of(name: str, count: int) -> np.ndarray:
+    """Random blocks with finite scales of all sizes."""
+    random = np.random.default_rng(3)
+    blocks = random.integers(0, 256, (count, BLOCKS[name].block_bytes), dtype=np.uint8)
+    for place in HALVES[name]:
+        halves = (random.standard_normal(count) * 10.0 ** random.integers(-6, 3, count)).astype(np.float16)
+        blocks[:, place : place + 2] = halves[:, None].view(np.uint8)
+    return blocks
+
+
+@pytest.mark.parametrize("name", BLOCKS)
+def test_a_block_is_worth_what_the_reference_says(name: str) -> None:
+    blocks = blocks_of(name, 500)
+    expected = gguf.dequantize(blocks, gguf.GGMLQuantizationType[name])
+    values = DECODERS[name](torch.from_numpy(blocks))
+    assert values.shape == (500, BLOCKS[name].block_elements)
+    assert np.array_equal(values.numpy().view(np.uint32), expected.view(np.uint32))
+
+
+def test_every_type_has_the_number_and_sizes_of_the_reference() -> None:
+    for number, kind in TYPES.items():
+        known = gguf.GGMLQuantizationType(number)
+        assert (known.name, *gguf.GGML_QUANT_SIZES[known]) == kind
+    assert set(DECODERS) == set(BLOCKS)
+    for number, name in OTHERS.items():
+        assert gguf.GGMLQuantizationType(number).name == name

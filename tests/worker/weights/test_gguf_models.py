@@ -1,0 +1,130 @@
+"""Models in GGUF files compute what their checkpoints do."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import gguf
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+
+from splitserve.engine_core.checkpoint.config.architectures import read_model_config
+from splitserve.engine_core.errors import ModelLoadError
+from splitserve.worker.device.cpu import CpuDevice
+from splitserve.worker.layers.parameter import Part
+from splitserve.worker.layers.weight_plan import WeightPlan
+from splitserve.worker.weights import loading
+from splitserve.worker.weights.loading import load_weights
+from tests.checkpoints import CheckpointCache, CheckpointSpec
+from tests.worker.models.driver import Driver
+from tests.worker.weights.gguf_models import as_blocks, write_gguf
+from tests.worker.weights.test_formats import rows_of
+
+PROMPT = list(range(20, 60))
+_LLAMA3 = {"rope_type": "llama3", "rope_theta": 500000.0, "factor": 8.0, "low_freq_factor": 1.0}
+_LLAMA3 |= {"high_freq_factor": 4.0, "original_max_position_embeddings": 8192}
+_LONGROPE = {"rope_type": "longrope", "rope_theta": 10000.0, "partial_rotary_factor": 0.5}
+SPECS = {
+    "llama": CheckpointSpec("llama"),
+    "llama-3.1": CheckpointSpec("llama", {"rope_parameters": _LLAMA3, "hidden_size": 96}),
+    "llama-tied": CheckpointSpec("llama", {"tie_word_embeddings": True}),
+    "mistral": CheckpointSpec("mistral", {"sliding_window": 16, "head_dim": 16}),
+    "qwen2": CheckpointSpec("qwen2"),
+    "qwen3": CheckpointSpec("qwen3", {"tie_word_embeddings": True}),
+    "phi3": CheckpointSpec("phi3", {"sliding_window": 24}),
+    "phi3-longrope": CheckpointSpec(
+        "phi3",
+        {
+            "rope_parameters": {**_LONGROPE, "short_factor": [1.0, 1.5], "long_factor": [2.0, 3.0]},
+            "original_max_position_embeddings": 128,
+        },
+    ),
+    "gemma2": CheckpointSpec("gemma2", {"sliding_window": 16, "query_pre_attn_scalar": 16}),
+    "gemma3": CheckpointSpec(
+        "gemma3", {"sliding_window": 16, "query_pre_attn_scalar": 16, "num_hidden_layers": 7}
+    ),
+}
+# Widths that blocks of 32 fill.
+WIDE = CheckpointSpec("llama", {"hidden_size": 96, "intermediate_size": 160})
+
+
+@pytest.mark.parametrize("name", SPECS)
+def test_a_gguf_file_has_the_logits_of_its_checkpoint(
+    name: str, checkpoints: CheckpointCache, tmp_path: Path
+) -> None:
+    source, path = checkpoints.get(SPECS[name]), tmp_path / "model.gguf"
+    write_gguf(source, path)
+    made, original = Driver(path), Driver(source)
+    assert torch.equal(made.prefill_logits(PROMPT), original.prefill_logits(PROMPT))
+    assert made.greedy(PROMPT, 12) == original.greedy(PROMPT, 12)
+
+
+@pytest.mark.parametrize("name", SPECS)
+def test_a_gguf_file_says_of_its_model_what_config_json_does(
+    name: str, checkpoints: CheckpointCache, tmp_path: Path
+) -> None:
+    source, path = checkpoints.get(SPECS[name]), tmp_path / "model.gguf"
+    write_gguf(source, path)
+    made, original = read_model_config(path), read_model_config(source)
+    assert made.eos_token_ids == original.eos_token_ids
+    assert made.sliding_windows == original.sliding_windows
+    assert made.attention_scales == original.attention_scales
+    assert made.tie_word_embeddings == original.tie_word_embeddings
+    assert made.max_model_len == original.max_model_len
+
+
+@pytest.mark.parametrize("kind", ["Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q8_0", "F16", "BF16"])
+@pytest.mark.parametrize("chunk_bytes", [3000, 2**24])
+def test_a_quantized_gguf_file_generates_what_the_dequantized_checkpoint_does(
+    kind: str, chunk_bytes: int, checkpoints: CheckpointCache, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(loading, "CHUNK_BYTES", chunk_bytes)
+    source, path, plain = checkpoints.get(WIDE), tmp_path / "model.gguf", tmp_path / "plain"
+    write_gguf(source, path, as_blocks(kind))
+    shutil.copytree(source, plain)
+    number = gguf.GGMLQuantizationType[kind]
+    tensors = {
+        name: torch.from_numpy(gguf.dequantize(gguf.quantize(tensor.numpy(), number), number).copy())
+        if tensor.dim() == 2
+        else tensor
+        for name, tensor in load_file(source / "model.safetensors").items()
+    }
+    save_file(tensors, plain / "model.safetensors", metadata={"format": "pt"})
+    made, expected = Driver(path), Driver(plain)
+    assert torch.equal(made.prefill_logits(PROMPT), expected.prefill_logits(PROMPT))
+
+
+@pytest.mark.parametrize("columns", [range(0, 96), range(32, 64), range(5, 90)])
+@pytest.mark.parametrize("rows", [range(0, 160), range(40, 80)])
+def test_a_shard_of_a_matrix_of_blocks_is_read_by_itself(
+    rows: range, columns: range, checkpoints: CheckpointCache, tmp_path: Path
+) -> None:
+    path, name = tmp_path / "model.gguf", "model.layers.0.mlp.up_proj.weight"
+    source = checkpoints.get(WIDE)
+    write_gguf(source, path, as_blocks("Q5_1"))
+    number = gguf.GGMLQuantizationType.Q5_1
+    plain = load_file(source / "model.safetensors")[name].numpy()
+    expected = torch.from_numpy(gguf.dequantize(gguf.quantize(plain, number), number).copy())
+    plan = WeightPlan()
+    shape = (len(rows), len(columns))
+    shard = plan.declare_linear(shape, [Part(name, (160, 96), outputs=rows, inputs=columns)])
+    load_weights(path, plan, torch.float32, CpuDevice(), lambda loaded, total: None)
+    assert torch.equal(rows_of(shard), expected[rows.start : rows.stop, columns.start : columns.stop])
+
+
+def test_a_scale_that_is_no_number_is_found_while_it_is_read(
+    checkpoints: CheckpointCache, tmp_path: Path
+) -> None:
+    path = tmp_path / "model.gguf"
+
+    def damaged(name: str, tensor: torch.Tensor):  # type: ignore[no-untyped-def]
+        values, number = as_blocks("Q8_0")(name, tensor)
+        if "ffn_down" in name:
+            values.reshape(-1)[:2] = 0xFF
+        return values, number
+
+    write_gguf(checkpoints.get(WIDE), path, damaged)
+    with pytest.raises(ModelLoadError, match=r"mlp\.down_proj\.weight holds values that are not finite"):
+        Driver(path)

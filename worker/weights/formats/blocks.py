@@ -1,0 +1,61 @@
+"""Tensors of a GGUF file: rows of blocks, each with its own scales."""
+
+from __future__ import annotations
+
+import torch
+
+from splitserve.engine_core.checkpoint.gguf.tensor_types import BLOCKS
+from splitserve.engine_core.checkpoint.weight_files import CheckpointTensor
+from splitserve.worker.layers.parameter import Window
+from splitserve.worker.weights.formats.base import FLOATS, StoredTensor, check
+from splitserve.worker.weights.formats.block_values import DECODERS
+from splitserve.worker.weights.tensor_source import Staging
+
+
+class BlockTensor(StoredTensor):
+    """A matrix of blocks.
+
+    Args:
+        source: the checkpoint's.
+        shape: that the model needs.
+
+    Raises:
+        ModelLoadError: it has another shape, or is no matrix.
+    """
+
+    def __init__(self, source: CheckpointTensor, shape: tuple[int, ...]) -> None:
+        check(source, tuple(BLOCKS) if len(shape) == 2 else FLOATS, shape)
+        super().__init__(source)
+        self._source = source
+        self._kind = BLOCKS[source.entry.dtype]
+        self._decode = DECODERS[self._kind.name]
+
+    def check_values(self) -> None:
+        """Scales lie between the integers: what is no number is found while they are read."""
+
+    def num_bytes(self, window: Window) -> int:
+        """Bytes of the blocks."""
+        return len(window.rows) * -(-window.width // self._kind.block_elements) * self._kind.block_bytes
+
+    def read(self, window: Window, staging: Staging) -> torch.Tensor:
+        """Return a rectangle in float32."""
+        size = self._kind.block_elements
+        rows, columns = window.rows, window.columns
+        assert columns is not None, "vectors are stored in floats"
+        first, last = columns.start // size, -(-columns.stop // size)
+        blocks = self._read_blocks(rows, range(first, last))
+        values = self._decode(blocks).view(len(rows), -1)
+        return values[:, columns.start - first * size : columns.stop - first * size]
+
+    def _read_blocks(self, rows: range, blocks: range) -> torch.Tensor:
+        """Return blocks of some rows, uint8 [rows * blocks, bytes]."""
+        width = self._source.entry.shape[-1] // self._kind.block_elements
+        block_bytes = self._kind.block_bytes
+        data = torch.empty(len(rows), len(blocks) * block_bytes, dtype=torch.uint8)
+        target, begin = data.numpy(), self._source.entry.begin
+        if len(blocks) == width:
+            self._source.file.read_into(begin + rows.start * width * block_bytes, target.reshape(-1).data)
+        else:
+            for row, piece in zip(rows, target, strict=True):
+                self._source.file.read_into(begin + (row * width + blocks.start) * block_bytes, piece.data)
+        return data.view(-1, block_bytes)
