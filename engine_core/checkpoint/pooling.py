@@ -185,7 +185,7 @@ def _read_mode(path: Path, *, is_encoder: bool) -> PoolingMode:
 
 
 def _read_dense(folder: Path) -> Dense:
-    config = Fields.from_file(folder / "config.json")
+    config = read_fields(folder / "config.json")
     activation = config.text("activation_function", "torch.nn.modules.activation.Tanh")
     if activation not in _DENSE_ACTIVATIONS:
         wanted = " or ".join(_DENSE_ACTIVATIONS)

@@ -41,6 +41,9 @@ class Encoder:
 
     num_layers = 0
 
+    # There are no decode steps.
+    is_recordable = False
+
     def __init__(self, ctx: LayerContext, config: ModelConfig, traits: EncoderTraits) -> None:
         # Layers with the same parameters share one table.
         rotaries: dict[RopeConfig | None, RotaryEmbedding] = {
