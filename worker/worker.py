@@ -229,10 +229,7 @@ class Worker:
         caches = ArrivingCaches(layer_caches(pool))
         graphs = None if self._config.enforce_eager else _make_graphs(loaded, caches, batch)
         sampler = Sampler(self._device, batch, self.grammars)
-        pooler = None
-        if loaded.pooling is not None:
-            classify = None if loaded.config.classifier is None else loaded.model.compute_logits
-            pooler = Pooler(self._device, loaded.pooling.mode, loaded.dense, classify)
+        pooler = _make_pooler(loaded)
         runner = ModelRunner(loaded.placement, loaded.model, caches, host_blocks, sampler, graphs, pooler)
         return runner, host_blocks
 
@@ -330,6 +327,13 @@ def _read_config(asked: WorkerConfig) -> tuple[ModelConfig, Pooling | None]:
     if pooling is not None and pooling.max_tokens:
         config = config.limited_to(min(config.max_model_len, pooling.max_tokens))
     return config, pooling
+
+
+def _make_pooler(loaded: LoadedModel) -> Pooler | None:
+    if loaded.pooling is None:
+        return None
+    classify = None if loaded.config.classifier is None else loaded.model.compute_logits
+    return Pooler(loaded.placement.device, loaded.pooling.mode, loaded.dense, classify)
 
 
 def _make_graphs(loaded: LoadedModel, caches: ArrivingCaches, batch: InputBatch) -> StepGraphs | None:
