@@ -145,7 +145,9 @@ def test_a_bad_gpt2_value_is_refused_by_the_name_of_its_field(field: str, value:
         read(tmp_path, GPT2, **{field: value})
 
 
-@pytest.mark.parametrize("asked", [["T5ForConditionalGeneration"], ["BloomModel"], [], None, "LlamaForCausalLM", [1]])
+@pytest.mark.parametrize(
+    "asked", [["T5ForConditionalGeneration"], ["BloomModel"], [], None, "LlamaForCausalLM", [1]]
+)
 def test_an_unknown_architecture_is_named_beside_the_supported_ones(asked: object, tmp_path: Path) -> None:
     with pytest.raises(ModelLoadError, match="architectures") as raised:
         read(tmp_path, architectures=asked)

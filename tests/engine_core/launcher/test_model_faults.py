@@ -105,7 +105,7 @@ FAULTS: dict[str, tuple[Damage, list[str]]] = {
     "no config": (remove("config.json"), ["config.json does not exist", WEIGHTS]),
     "a broken config": (write("config.json", "{"), ["config.json", "JSON"]),
     "a config pointer": (write("config.json", POINTER), ["config.json", "LFS", "git lfs pull"]),
-    "an architecture": (change_config(architectures=["BloomForCausalLM"]), ["'BloomForCausalLM'", "Llama"]),
+    "an architecture": (change_config(architectures=["BloomModel"]), ["'BloomModel'", "Llama"]),
     "a field": (change_config(num_attention_heads=0), ["num_attention_heads", "from 1 to 4096", "got 0"]),
     "a method of quantization": (
         change_config(quantization_config={"quant_method": "bitsandbytes"}),
