@@ -3,6 +3,7 @@
 
 #include "common/activation.h"
 #include "common/edit_logits.h"
+#include "common/experts.h"
 #include "common/kv_write.h"
 #include "common/move_blocks.h"
 #include "common/norm.h"
@@ -10,10 +11,14 @@
 #include "cpu/isa.h"
 
 SPLITSERVE_DECLARE_KERNEL(activation, ActivationParams)
+SPLITSERVE_DECLARE_KERNEL(clamped_swiglu, ClampedSwigluParams)
+SPLITSERVE_DECLARE_KERNEL(combine_experts, CombineExpertsParams)
 SPLITSERVE_DECLARE_KERNEL(edit_logits, EditLogitsParams)
 SPLITSERVE_DECLARE_KERNEL(kv_write, KvWriteParams)
 SPLITSERVE_DECLARE_KERNEL(layer_norm, NormParams)
 SPLITSERVE_DECLARE_KERNEL(move_blocks, MoveParams)
 SPLITSERVE_DECLARE_KERNEL(rms_norm, NormParams)
 SPLITSERVE_DECLARE_KERNEL(rotary_kv_write, RotaryKvWriteParams)
+SPLITSERVE_DECLARE_KERNEL(route, RouteParams)
+SPLITSERVE_DECLARE_KERNEL(spread_rows, SpreadRowsParams)
 SPLITSERVE_DECLARE_KERNEL(sum_parts, SumPartsParams)

@@ -7,12 +7,14 @@
 
 #include "common/activation.h"
 #include "common/edit_logits.h"
+#include "common/experts.h"
 #include "common/kv_write.h"
 #include "common/move_blocks.h"
 #include "common/norm.h"
 #include "common/sum_parts.h"
 #include "cuda/attention.h"
 #include "cuda/embedding.h"
+#include "cuda/expert_linear.h"
 #include "cuda/sampling.h"
 
 namespace splitserve::cuda {
@@ -24,8 +26,11 @@ int64_t attention_thread_blocks(int head_dim);
 
 void activation(const ActivationParams& params, cudaStream_t stream);
 void apply_penalties(const PenaltyParams& params, cudaStream_t stream);
+void clamped_swiglu(const ClampedSwigluParams& params, cudaStream_t stream);
+void combine_experts(const CombineExpertsParams& params, cudaStream_t stream);
 void edit_logits(const EditLogitsParams& params, cudaStream_t stream);
 void embedding(const EmbeddingParams& params, cudaStream_t stream);
+void expert_linear(const ExpertLinearParams& params, cudaStream_t stream);
 void kv_write(const KvWriteParams& params, cudaStream_t stream);
 void layer_norm(const NormParams& params, cudaStream_t stream);
 void merge_attention(const AttentionParams& params, cudaStream_t stream);
@@ -36,7 +41,9 @@ void paged_attention_float16(const AttentionParams& params, cudaStream_t stream)
 void plan_attention(const PlanParams& params, cudaStream_t stream);
 void rms_norm(const NormParams& params, cudaStream_t stream);
 void rotary_kv_write(const RotaryKvWriteParams& params, cudaStream_t stream);
+void route(const RouteParams& params, cudaStream_t stream);
 void sample(const SampleParams& params, cudaStream_t stream);
+void spread_rows(const SpreadRowsParams& params, cudaStream_t stream);
 void sum_parts(const SumPartsParams& params, cudaStream_t stream);
 void token_logprobs(const TokenLogprobsParams& params, cudaStream_t stream);
 void top_logprobs(const LogprobsParams& params, cudaStream_t stream);

@@ -13,6 +13,7 @@ from splitserve.engine_core.sequence_sampling import SequenceSampling
 from splitserve.worker.config import WorkerConfig
 from splitserve.worker.device.cpu import CpuDevice
 from splitserve.worker.worker import Worker
+from tests.checkpoints import CheckpointCache, CheckpointSpec
 from tests.gpu.conftest import Gpu
 from tests.gpu.whole_worker import NUM_BLOCKS, NUM_HOST_BLOCKS, start_on, start_worker
 from tests.worker.runner.checkpoints import write_tiny_llama
@@ -82,3 +83,17 @@ def test_it_runs_in_16_bits(gpu: Gpu, dtype: torch.dtype, tmp_path: Path) -> Non
     jobs = random_jobs(random.Random(3))[:6]
     Driver(worker, config, NUM_BLOCKS, random.Random(3)).run(jobs)
     assert all(job.error is None and len(job.tokens) == job.num_outputs for job in jobs)
+
+
+@pytest.mark.parametrize("architecture", ["qwen2moe", "granitemoeshared"])
+def test_experts_give_the_tokens_of_the_cpu(
+    gpu: Gpu, architecture: str, checkpoints: CheckpointCache
+) -> None:
+    path = checkpoints.get(CheckpointSpec(architecture))
+    ours, theirs = start_worker(gpu, path), start_on(CpuDevice(), path)
+    greedy = SequenceSampling(temperature=0.0, seed=0, ignore_eos=True)
+    jobs = [Job(list(range(3, 3 + length)), greedy, 4) for length in (1, 9, 30)]
+    expected = [job.again() for job in jobs]
+    for (worker, config), runs in ((ours, jobs), (theirs, expected)):
+        Driver(worker, config, NUM_BLOCKS, random.Random(1)).run(runs)
+    assert [job.tokens for job in jobs] == [job.tokens for job in expected]

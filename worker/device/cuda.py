@@ -67,7 +67,6 @@ class CudaDevice(Device):
     ) -> DenseWeight:
         """Allocate a weight."""
         assert form == "plain", "quantised weights have been refused"
-        assert num_experts == 1, "experts have been refused"
         return DenseWeight(shape, dtype, self.torch_device)
 
     def place(self, tensors: Sequence[torch.Tensor]) -> Sequence[torch.Tensor]:

@@ -28,7 +28,6 @@ class SparseMLP:
 
     def __init__(self, ctx: LayerContext, config: ModelConfig, layer: str) -> None:
         assert config.experts is not None
-        assert ctx.ops.experts is not None, "devices without these kernels have been refused"
         experts, traits = config.experts, config.traits.experts
         hidden, name = config.hidden_size, f"{layer}.{traits.module}"
         self._ops = ctx.ops.experts
@@ -94,11 +93,11 @@ class ExpertLinear:
         weights: list[Part],
         biases: list[Part],
     ) -> None:
-        assert ctx.ops.experts is not None
         self._linear = ctx.ops.experts.linear
         # In other dtypes there are no such products.
         form: WeightForm | None = None
-        if experts.is_mxfp4 and ctx.workspace.dtype == torch.bfloat16:
+        multiplies_mxfp4 = ctx.ops.experts.multiplies_mxfp4 and ctx.workspace.dtype == torch.bfloat16
+        if experts.is_mxfp4 and multiplies_mxfp4:
             form = "mxfp4"
         count = experts.num_experts
         self._weight: PackedParameter = ctx.plan.declare_experts(count, shape, weights, form)
@@ -114,7 +113,6 @@ class ExpertLinear:
 
 def _activation(ctx: LayerContext, config: ModelConfig) -> Callable[[torch.Tensor, torch.Tensor], None]:
     assert config.experts is not None
-    assert ctx.ops.experts is not None
     swiglu = config.experts.swiglu
     if swiglu is None:
         return gated_activation(ctx, config.activation)
@@ -134,7 +132,6 @@ class Router:
     def __init__(
         self, ctx: LayerContext, name: str, hidden_size: int, experts: ExpertConfig, *, has_bias: bool
     ) -> None:
-        assert ctx.ops.experts is not None
         self._linear = ctx.ops.linear
         self._route = ctx.ops.experts.route
         self._workspace = ctx.workspace

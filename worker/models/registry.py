@@ -52,15 +52,15 @@ FAMILIES = {
 """By ModelConfig.family; the architectures are listed in engine_core/checkpoint/config/architectures.py."""
 
 
-def check_experts(config: ModelConfig, device: Device) -> None:
-    """Refuse a model whose sparse layers the device has no kernels for.
+def check_sinks(config: ModelConfig, device: Device) -> None:
+    """Refuse a model whose attention has sinks where no fast kernels know them.
 
     Raises:
         ConfigError: names device and architecture.
     """
-    if config.experts is not None and device.ops.experts is None:
+    if config.traits.attention.has_sinks and device.name != "cpu":
         raise ConfigError(
-            f"--device {device.name} does not support the experts of {config.architecture}: use --device cpu"
+            f"--device {device.name} does not support the sinks of {config.architecture}: use --device cpu"
         )
 
 
@@ -87,8 +87,7 @@ def load_model(
             are asked of it.
 
     Raises:
-        ConfigError: the model cannot be sharded over this many ranks, or has experts and the device cannot
-            compute them.
+        ConfigError: the model cannot be sharded over this many ranks, or the device cannot compute it.
         ModelLoadError: names the file and tensor that is missing, has the wrong shape or is damaged; raised
             before the weights are allocated, unless a file is truncated while it is read.
     """
@@ -101,7 +100,7 @@ def load_model(
     elif config.tie_word_embeddings and has_own_head(Path(config.path), family.embedding, prefix):
         config = msgspec.structs.replace(config, tie_word_embeddings=False)
     ignored = [f"{HEAD}.weight"] if config.tie_word_embeddings else []
-    check_experts(config, device)
+    check_sinks(config, device)
     if config.encoder is not None:
         # A layer for training, which only some heads for labels read.
         ignored += [f"{start}pooler.dense.{part}" for start in ("", prefix) for part in ("weight", "bias")]

@@ -163,6 +163,8 @@ class CpuExpertOps(ExpertOps[PackedWeight]):
         library: a tvm_ffi.Module that exports the kernels.
     """
 
+    multiplies_mxfp4 = True
+
     def __init__(self, library: Any) -> None:
         super().__init__(library)
         self._linear = library.expert_linear

@@ -10,6 +10,7 @@
   tokens.
 * A norm's row is at most 64 KiB long. `sample` takes vocabularies of up to 2^22 tokens, `top_logprobs` k of
   up to 1024.
+* Places of experts are not checked: a row that is to go nowhere is left out, one from nowhere is NaN.
 * rotary_kv_write leaves k as it is.
 * move_blocks reads the moves at once, in the CPU's memory. Its host blocks are pinned, and are written when
   the stream comes to them.
@@ -24,6 +25,7 @@ import torch
 
 from splitserve.worker._native import load_library
 from splitserve.worker.ops.dense_weight import DenseWeight
+from splitserve.worker.ops.experts import ExpertOps
 from splitserve.worker.ops.interface import Kernels
 
 if TYPE_CHECKING:
@@ -58,8 +60,8 @@ class AttentionShape(NamedTuple):
     max_seq_len: int
 
 
-class CudaOps(Kernels[DenseWeight]):
-    """The operations of one kernel library; stateless.
+class CudaExpertOps(ExpertOps[DenseWeight]):
+    """The operations of experts in csrc/cuda; a row's bits do not depend on its batch.
 
     Args:
         library: a tvm_ffi.Module that exports the kernels.
@@ -67,6 +69,27 @@ class CudaOps(Kernels[DenseWeight]):
 
     def __init__(self, library: Any) -> None:
         super().__init__(library)
+        self._linear = library.expert_linear
+
+    def linear(
+        self, out: Tensor, x: Tensor, weight: DenseWeight, starts: Tensor, bias: Tensor | None = None
+    ) -> None:
+        """See ExpertOps.linear."""
+        self._linear(out, x, weight.data, starts, bias)
+
+
+class CudaOps(Kernels[DenseWeight]):
+    """The operations of one kernel library; stateless.
+
+    Args:
+        library: a tvm_ffi.Module that exports the kernels.
+    """
+
+    experts: CudaExpertOps
+
+    def __init__(self, library: Any) -> None:
+        super().__init__(library)
+        self.experts = CudaExpertOps(library)
         self._device_count = library.device_count
         self._embedding = library.embedding
         self._attention_plan_size = library.attention_plan_size

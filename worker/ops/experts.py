@@ -37,7 +37,12 @@ class ExpertOps(ABC, Generic[MatrixT_contra]):
 
     Args:
         library: a tvm_ffi.Module that exports the kernels.
+
+    Attributes:
+        multiplies_mxfp4: weights may be in MXFP4.
     """
+
+    multiplies_mxfp4 = False
 
     def __init__(self, library: Any) -> None:
         self._route = library.route

@@ -33,10 +33,10 @@ class Kernels(ABC, Generic[MatrixT_contra]):
 
     Attributes:
         sampling: those that turn logits into tokens.
-        experts: those of sparse layers; None on devices without them.
+        experts: those of sparse layers.
     """
 
-    experts: ExpertOps[MatrixT_contra] | None = None
+    experts: ExpertOps[MatrixT_contra]
 
     def __init__(self, library: Any) -> None:
         self.sampling = SamplingOps(library)

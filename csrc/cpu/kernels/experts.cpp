@@ -1,16 +1,11 @@
 // Experts without their products: which of them a token passes, its rows to them, and their weighted sum.
-#include "cpu/experts.h"
-
-#include "common/select_key.h"
+#include "cpu/kernels.h"
 #include "cpu/norm_row.h"
 #include "cpu/parallel.h"
 #include "cpu/vec_math.h"
 
 namespace splitserve::SPLITSERVE_ISA {
 namespace {
-
-// Larger for an expert that is chosen earlier. NaN comes first, so that the row's result is NaN too.
-SPLITSERVE_INLINE uint32_t choice_key(float logit) { return logit == logit ? order_key(logit) : UINT32_MAX; }
 
 // The experts with the largest logits, the largest first; of equals the one with the lower id.
 void choose(const float* logits, int64_t experts, int32_t* ids, int64_t chosen) {

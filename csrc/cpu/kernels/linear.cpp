@@ -4,7 +4,7 @@
 
 #include <type_traits>
 
-#include "cpu/experts.h"
+#include "common/experts.h"
 #include "cpu/panel_tile.h"
 #include "cpu/parallel.h"
 

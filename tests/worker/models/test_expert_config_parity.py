@@ -11,7 +11,7 @@ import pytest
 from splitserve.engine_core.checkpoint.config.architectures import read_model_config
 from splitserve.engine_core.errors import ConfigError, ModelLoadError
 from splitserve.worker.device.base import Device
-from splitserve.worker.models.registry import check_experts
+from splitserve.worker.models.registry import check_sinks
 from tests.checkpoints import CheckpointCache
 from tests.worker.models.expert_cases import EXPERT_CASES
 from tests.worker.models.test_config_parity import (
@@ -138,8 +138,8 @@ def test_what_would_make_another_model_is_refused_by_name(
     assert "config.json" in str(raised.value)
 
 
-def test_experts_are_refused_where_no_kernels_compute_them(checkpoints: CheckpointCache) -> None:
-    device = cast("Device", SimpleNamespace(name="cuda", ops=SimpleNamespace(experts=None)))
-    check_experts(read_model_config(checkpoints.get(EXPERT_CASES["qwen2moe-dense"])), device)
-    with pytest.raises(ConfigError, match="--device cuda does not support the experts of OlmoeForCausalLM"):
-        check_experts(read_model_config(checkpoints.get(EXPERT_CASES["olmoe"])), device)
+def test_sinks_are_refused_where_no_kernels_know_them(checkpoints: CheckpointCache) -> None:
+    device = cast("Device", SimpleNamespace(name="cuda"))
+    check_sinks(read_model_config(checkpoints.get(EXPERT_CASES["olmoe"])), device)
+    with pytest.raises(ConfigError, match="--device cuda does not support the sinks of GptOssForCausalLM"):
+        check_sinks(read_model_config(checkpoints.get(EXPERT_CASES["gptoss"])), device)

@@ -7,11 +7,17 @@
 #include <cstdint>
 
 #include "common/dtype.h"
-#include "cpu/isa.h"
+#include "common/select_key.h"
 
 namespace splitserve {
 
 inline constexpr int64_t kMaxExperts = 1024;
+
+// Larger for an expert that is chosen earlier; of equals the lower one is. NaN comes first, so that the row's
+// result is NaN too.
+SPLITSERVE_HOST_DEVICE inline uint32_t choice_key(float logit) {
+  return logit == logit ? order_key(logit) : UINT32_MAX;
+}
 
 struct RouteParams {
   float* weights;       // [tokens, chosen], in the order of the experts' logits
@@ -55,8 +61,3 @@ struct CombineExpertsParams {
 };
 
 }  // namespace splitserve
-
-SPLITSERVE_DECLARE_KERNEL(route, RouteParams)
-SPLITSERVE_DECLARE_KERNEL(spread_rows, SpreadRowsParams)
-SPLITSERVE_DECLARE_KERNEL(clamped_swiglu, ClampedSwigluParams)
-SPLITSERVE_DECLARE_KERNEL(combine_experts, CombineExpertsParams)

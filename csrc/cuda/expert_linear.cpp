@@ -1,0 +1,50 @@
+// Checks and binding of expert_linear.
+#include "cuda/expert_linear.h"
+
+#include "common/device_args.h"
+#include "common/experts.h"
+
+namespace splitserve {
+namespace {
+
+void expert_linear(TensorView out, TensorView x, TensorView weight, TensorView starts,
+                   Optional<TensorView> bias) {
+  const DeviceArgs args(x, "x");
+  ExpertLinearParams params{};
+  params.dtype = args(x, "x").rank(2).rows_contiguous().activation();
+  params.rows = x.size(0);
+  params.depth = x.size(1);
+  args(starts, "starts").rank(1);
+  params.experts = starts.size(0) - 1;
+  SPLITSERVE_CHECK_VALUE(params.experts >= 1 && params.experts <= kMaxExperts,
+                         "starts: expected 1 to " << kMaxExperts << " experts, got " << params.experts);
+  params.starts = args(starts, "starts").vector(kInt32Type, params.experts + 1).data<const int32_t>();
+  params.out_dtype = args(out, "out").rank(2).size(0, params.rows).rows_contiguous().activation();
+  if (params.out_dtype != DType::kFloat32 && params.out_dtype != params.dtype) {
+    TVM_FFI_THROW(TypeError) << "out: expected the dtype of x or float32";
+  }
+  params.cols = out.size(1);
+  args(weight, "weight").activation(params.dtype).rank(2).size(0, params.experts * params.cols);
+  args(weight, "weight").size(1, params.depth);
+  SPLITSERVE_CHECK_VALUE(weight.IsContiguous(), "weight: must be contiguous");
+  if (bias.has_value()) {
+    const TensorView view = *bias;
+    params.bias = args(view, "bias")
+                      .activation(params.dtype)
+                      .rank(1)
+                      .size(0, params.experts * params.cols)
+                      .rows_contiguous()
+                      .data<void>();
+  }
+  params.out = out.data_ptr();
+  params.x = x.data_ptr();
+  params.weight = weight.data_ptr();
+  params.out_stride = out.stride(0);
+  params.x_stride = x.stride(0);
+  SPLITSERVE_RUN(expert_linear, params, args.device());
+}
+
+}  // namespace
+}  // namespace splitserve
+
+TVM_FFI_DLL_EXPORT_TYPED_FUNC(expert_linear, splitserve::expert_linear);
