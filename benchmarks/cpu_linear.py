@@ -53,7 +53,7 @@ MAX_COLD_TOKENS = 16
 
 
 # About 2 ms.
-PEAK_ROUNDS = 500_000
+PEAK_ROUNDS = 16_000
 # Twice as long as torch's threads stay awake.
 PAUSE_S = 0.006
 

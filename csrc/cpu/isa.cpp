@@ -2,6 +2,11 @@
 #include "cpu/isa.h"
 
 #include <sched.h>
+#if SPLITSERVE_X86
+#include <cpuid.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+#endif
 
 #include <algorithm>
 #include <array>
@@ -13,7 +18,20 @@
 namespace splitserve {
 namespace {
 
-constexpr std::array<const char*, 4> kNames{"portable", "avx2", "avx512", "avx512_bf16"};
+constexpr std::array<const char*, 5> kNames{"portable", "avx2", "avx512", "avx512_bf16", "amx"};
+
+#if SPLITSERVE_X86
+// Whether the processor multiplies tiles of bfloat16 and the system lets this process use them: their 8 KiB
+// are more than it saves for every process. It refuses if a thread's stack for signals is too small for them,
+// and from then on it refuses such stacks.
+bool may_use_tiles() {
+  constexpr unsigned kBf16 = 1u << 22, kTile = 1u << 24;
+  constexpr int kRequestPermission = 0x1023, kTileData = 18;  // ARCH_REQ_XCOMP_PERM, XFEATURE_XTILE_DATA
+  unsigned a, b, c, d;
+  if (!__get_cpuid_count(7, 0, &a, &b, &c, &d) || (d & kBf16) == 0 || (d & kTile) == 0) return false;
+  return syscall(SYS_arch_prctl, kRequestPermission, kTileData) == 0;
+}
+#endif
 
 Isa detect() {
 #if SPLITSERVE_X86
@@ -25,7 +43,7 @@ Isa detect() {
   }
   // Cooper Lake alone has the first and not the second.
   if (!__builtin_cpu_supports("avx512bf16") || !__builtin_cpu_supports("avx512vbmi")) return Isa::kAvx512;
-  return Isa::kAvx512Bf16;
+  return may_use_tiles() ? Isa::kAmx : Isa::kAvx512Bf16;
 #else
   return Isa::kPortable;
 #endif

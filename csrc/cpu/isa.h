@@ -10,7 +10,7 @@
 namespace splitserve {
 
 // Ordered: a CPU that has one of them has all before it.
-enum class Isa { kPortable, kAvx2, kAvx512, kAvx512Bf16 };
+enum class Isa { kPortable, kAvx2, kAvx512, kAvx512Bf16, kAmx };
 
 Isa current_isa();
 int num_threads();
@@ -18,30 +18,44 @@ int num_threads();
 }  // namespace splitserve
 
 // SPLITSERVE_DECLARE_KERNEL names a kernel in every namespace it is compiled into, SPLITSERVE_CALL_KERNEL
-// calls the one of the current instruction set; bindings do so through program.h.
+// calls the one of the current instruction set; bindings do so through program.h. Only kernels that are
+// declared by SPLITSERVE_DECLARE_TILE_KERNEL have a form of their own for AMX, the others are those of
+// avx512_bf16.
 #if SPLITSERVE_X86
-#define SPLITSERVE_DECLARE_KERNEL(name, Params) \
-  namespace splitserve::portable {              \
-  void name(const Params& params);              \
-  }                                             \
-  namespace splitserve::avx2 {                  \
-  void name(const Params& params);              \
-  }                                             \
-  namespace splitserve::avx512 {                \
-  void name(const Params& params);              \
-  }                                             \
-  namespace splitserve::avx512_bf16 {           \
-  void name(const Params& params);              \
+#define SPLITSERVE_DECLARE_VECTOR_KERNEL(name, Params) \
+  namespace splitserve::portable {                     \
+  void name(const Params& params);                     \
+  }                                                    \
+  namespace splitserve::avx2 {                         \
+  void name(const Params& params);                     \
+  }                                                    \
+  namespace splitserve::avx512 {                       \
+  void name(const Params& params);                     \
+  }                                                    \
+  namespace splitserve::avx512_bf16 {                  \
+  void name(const Params& params);                     \
   }
-#define SPLITSERVE_CALL_KERNEL(name, params)                                                         \
-  (splitserve::current_isa() == splitserve::Isa::kAvx512Bf16 ? splitserve::avx512_bf16::name(params) \
-   : splitserve::current_isa() == splitserve::Isa::kAvx512   ? splitserve::avx512::name(params)      \
-   : splitserve::current_isa() == splitserve::Isa::kAvx2     ? splitserve::avx2::name(params)        \
-                                                             : splitserve::portable::name(params))
+#define SPLITSERVE_DECLARE_KERNEL(name, Params)  \
+  SPLITSERVE_DECLARE_VECTOR_KERNEL(name, Params) \
+  namespace splitserve::amx {                    \
+  using avx512_bf16::name;                       \
+  }
+#define SPLITSERVE_DECLARE_TILE_KERNEL(name, Params) \
+  SPLITSERVE_DECLARE_VECTOR_KERNEL(name, Params)     \
+  namespace splitserve::amx {                        \
+  void name(const Params& params);                   \
+  }
+#define SPLITSERVE_CALL_KERNEL(name, params)                                                           \
+  (splitserve::current_isa() == splitserve::Isa::kAmx          ? splitserve::amx::name(params)         \
+   : splitserve::current_isa() == splitserve::Isa::kAvx512Bf16 ? splitserve::avx512_bf16::name(params) \
+   : splitserve::current_isa() == splitserve::Isa::kAvx512     ? splitserve::avx512::name(params)      \
+   : splitserve::current_isa() == splitserve::Isa::kAvx2       ? splitserve::avx2::name(params)        \
+                                                               : splitserve::portable::name(params))
 #else
 #define SPLITSERVE_DECLARE_KERNEL(name, Params) \
   namespace splitserve::portable {              \
   void name(const Params& params);              \
   }
+#define SPLITSERVE_DECLARE_TILE_KERNEL SPLITSERVE_DECLARE_KERNEL
 #define SPLITSERVE_CALL_KERNEL(name, params) splitserve::portable::name(params)
 #endif

@@ -32,5 +32,5 @@ struct ExpertLinearParams {
 
 }  // namespace splitserve
 
-SPLITSERVE_DECLARE_KERNEL(linear, LinearParams)
-SPLITSERVE_DECLARE_KERNEL(expert_linear, ExpertLinearParams)
+SPLITSERVE_DECLARE_TILE_KERNEL(linear, LinearParams)
+SPLITSERVE_DECLARE_TILE_KERNEL(expert_linear, ExpertLinearParams)

@@ -8,8 +8,8 @@ namespace splitserve {
 
 // Elements of one operand, as many as the widest register has.
 inline constexpr int64_t kPeakOperandSize = 32;
-// Products of one element with another that a round of one task makes.
-inline constexpr int64_t kPeakRoundProducts = 1024;
+// Products of one element with another that a round of one task makes: four of AMX's tiles.
+inline constexpr int64_t kPeakRoundProducts = 32768;
 
 struct MultiplyPeakParams {
   const void* x;  // [kPeakOperandSize]
@@ -20,4 +20,4 @@ struct MultiplyPeakParams {
 
 }  // namespace splitserve
 
-SPLITSERVE_DECLARE_KERNEL(multiply_peak, MultiplyPeakParams)
+SPLITSERVE_DECLARE_TILE_KERNEL(multiply_peak, MultiplyPeakParams)

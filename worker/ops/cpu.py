@@ -35,7 +35,7 @@ class CpuOps(Kernels[PackedWeight]):
         self._rotate_heads = library.rotate_heads
 
     def cpu_isa(self) -> str:
-        """Instruction set in use: "portable", "avx2", "avx512" or "avx512_bf16"."""
+        """Instruction set in use: "portable", "avx2", "avx512", "avx512_bf16" or "amx"."""
         return str(self._library.cpu_isa())
 
     def best_cpu_isa(self) -> str:
@@ -59,7 +59,7 @@ class CpuOps(Kernels[PackedWeight]):
 
         Args:
             x: [32] numbers to multiply with each other, bfloat16 or float32 as in the products of linear.
-            rounds: 1 to 2^32, of 1,024 products per thread.
+            rounds: 1 to 2^32, of 32,768 products per thread.
 
         Returns:
             Operations, two per product.

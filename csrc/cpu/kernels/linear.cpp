@@ -5,6 +5,7 @@
 #include <type_traits>
 
 #include "common/experts.h"
+#include "cpu/amx_panel.h"
 #include "cpu/panel_tile.h"
 #include "cpu/parallel.h"
 
@@ -214,6 +215,87 @@ void block_rows(const LinearParams& p, int64_t row, int64_t row_end, const Panel
   panel_rows<Format>(p, row, row_end, panels);
 }
 
+// Multiplies blocks of rows with panels; belongs to a thread and its part of the tasks.
+template <typename Format>
+struct BlockRows {
+  static constexpr int64_t kLeastRows = Format::kMaxRows, kMostRows = INT64_MAX, kBytes = kRowBlockBytes;
+  static void multiply(const LinearParams& p, int64_t row, int64_t row_end, const Panels& panels) {
+    block_rows<Format>(p, row, row_end, panels);
+  }
+};
+
+#if defined(__AMX_BF16__)
+// The rows of a block and their sums fit half of the L2 cache.
+inline constexpr int64_t kTileBlockBytes = 640 * 1024, kTileBlockRows = 640;
+// Outputs of so many passes are in no cache, and a pass is over before memory has answered.
+inline constexpr int64_t kManyPasses = 8;
+
+// Cache lines per step of tiles.
+template <typename Format>
+constexpr int64_t lines_per_step(Share share) {
+  constexpr int64_t kStepBytes = panel_bytes(Format::kFormat, kTileDepth),
+                    kUnits = kStepBytes / Format::kUnitBytes;
+  return kUnits * (share == Share::kAll       ? kAllLines<Format>
+                   : share == Share::kHalf    ? kHalfLines<Format>
+                   : share == Share::kQuarter ? kQuarterLines<Format>
+                                              : 0);
+}
+
+// The same as write_columns for a whole panel, but row by row: of rows that compete for few cache sets a line
+// would be gone before its second half is written.
+template <typename Out>
+[[gnu::noinline]] void write_rows(const LinearParams& p, int64_t row, int64_t rows, int64_t col,
+                                  const float* sums) {
+  Out* out = static_cast<Out*>(p.out) + row * p.out_stride + col;
+  for (int64_t i = 0; i < rows; ++i, out += p.out_stride, sums += kPanelCols) {
+#pragma GCC unroll 2
+    for (int64_t v = 0; v < kPanelCols; v += kLanes) {
+      Vec sum = load(sums + v);
+      if (p.scales != nullptr) sum *= load(p.scales + col + v);
+      if (p.bias != nullptr) sum += load(static_cast<const BFloat16*>(p.bias) + col + v);
+      store(out + v, sum);
+    }
+  }
+}
+
+template <typename Format>
+  requires std::is_same_v<typename Format::X, BFloat16>
+struct BlockRows<Format> {
+  static constexpr int64_t kLeastRows = 4 * kTileSize, kMostRows = kTileBlockRows, kBytes = kTileBlockBytes;
+  void multiply(const LinearParams& p, int64_t row, int64_t row_end, const Panels& panels) {
+    const TileRows x{static_cast<const BFloat16*>(p.x) + row * p.x_stride, p.x_stride, row_end - row,
+                     p.depth};
+    tiles.multiply(
+        x, panel_of<Format>(p, panels.current),
+        [&](int64_t pass, int64_t passes) {
+          if (passes >= kManyPasses)
+            fetch_outputs(p, row + pass * x.count / passes, row + (pass + 1) * x.count / passes,
+                          panels.current);
+          const Ahead ahead = ahead_of<Format>(p, panels, pass, passes);
+          return StepAhead{ahead.start, lines_per_step<Format>(ahead.share)};
+        },
+        [&](int64_t first, int64_t rows, const float* sums) {
+          write(p, row + first, rows, panels.current * kPanelCols, sums);
+        });
+  }
+
+ private:
+  static void write(const LinearParams& p, int64_t row, int64_t rows, int64_t col, const float* sums) {
+    if (col + kPanelCols > p.cols) return write_columns<BFloat16>(p, row, rows, col, sums);
+    if (p.out_dtype == DType::kFloat32) return write_rows<float>(p, row, rows, col, sums);
+    write_rows<BFloat16>(p, row, rows, col, sums);
+  }
+
+  static void fetch_outputs(const LinearParams& p, int64_t row, int64_t row_end, int64_t panel) {
+    const int64_t bytes = p.out_dtype == DType::kFloat32 ? 4 : 2;
+    const char* out = static_cast<const char*>(p.out) + panel * kPanelCols * bytes;
+    for (; row < row_end; ++row) __builtin_prefetch(out + row * p.out_stride * bytes, 1);
+  }
+
+  TilePanel<Format, kTileBlockRows> tiles;
+};
+#endif
+
 // Rows [first, end) of x in blocks that stay in the outer caches while all panels pass them: a task for each
 // block and panel.
 template <typename Format>
@@ -221,8 +303,10 @@ class RowBlocks {
  public:
   RowBlocks(const LinearParams& p, int64_t first, int64_t end)
       : first_(first), rows_(end - first), panels_(ceil_div(p.cols, kPanelCols)) {
-    int64_t most_rows = kRowBlockBytes / (p.depth * static_cast<int64_t>(sizeof(typename Format::X)) + 1);
-    if (most_rows < Format::kMaxRows) most_rows = Format::kMaxRows;
+    using Rows = BlockRows<Format>;
+    int64_t most_rows = Rows::kBytes / (p.depth * static_cast<int64_t>(sizeof(typename Format::X)) + 1);
+    if (most_rows < Rows::kLeastRows) most_rows = Rows::kLeastRows;
+    if (most_rows > Rows::kMostRows) most_rows = Rows::kMostRows;
     blocks_ = ceil_div(rows_, most_rows);
   }
 
@@ -231,10 +315,10 @@ class RowBlocks {
   int64_t panel_of_task(int64_t task) const { return task % panels_; }
 
   // `next_panel` is the one that this thread works on afterwards.
-  void run(const LinearParams& p, int64_t task, int64_t next_panel) const {
+  void run(const LinearParams& p, int64_t task, int64_t next_panel, BlockRows<Format>* rows) const {
     const int64_t block = task / panels_;
-    block_rows<Format>(p, first_ + rows_ * block / blocks_, first_ + rows_ * (block + 1) / blocks_,
-                       {panel_of_task(task), next_panel});
+    rows->multiply(p, first_ + rows_ * block / blocks_, first_ + rows_ * (block + 1) / blocks_,
+                   {panel_of_task(task), next_panel});
   }
 
  private:
@@ -250,8 +334,9 @@ template <typename Format>
 void run(const LinearParams& p) {
   const RowBlocks<Format> blocks(p, 0, p.rows);
   parallel_for(blocks.num_tasks(), p.rows * p.cols * p.depth, [&](int64_t begin, int64_t end) {
+    BlockRows<Format> rows;
     for (int64_t task = begin; task < end; ++task) {
-      blocks.run(p, task, blocks.panel_of_task(task_after(task, begin, end)));
+      blocks.run(p, task, blocks.panel_of_task(task_after(task, begin, end)), &rows);
     }
   });
 }
@@ -283,6 +368,7 @@ void run_experts(const ExpertLinearParams& p) {
   };
   const int64_t tasks = firsts[p.experts], work = p.linear.rows * p.linear.cols * p.linear.depth;
   parallel_for(tasks, work, [&](int64_t begin, int64_t end) {
+    BlockRows<Format> rows;
     for (int64_t task = begin, expert = 0; task < end;) {
       expert = expert_of(task, expert);
       const LinearParams own = params_of<Format>(p, expert);
@@ -292,7 +378,7 @@ void run_experts(const ExpertLinearParams& p) {
         const int64_t next_expert = expert_of(next, expert);
         // Panels of all experts lie one behind the other.
         const int64_t panel = blocks.panel_of_task(next - firsts[next_expert]);
-        blocks.run(own, task - firsts[expert], (next_expert - expert) * panels + panel);
+        blocks.run(own, task - firsts[expert], (next_expert - expert) * panels + panel, &rows);
       }
     }
   });

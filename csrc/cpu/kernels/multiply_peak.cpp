@@ -1,6 +1,7 @@
 // Products out of registers alone: what the multiplier can do at most, for benchmarks to compare with.
 #include "cpu/multiply_peak.h"
 
+#include "cpu/amx.h"
 #include "cpu/dot_step.h"
 #include "cpu/parallel.h"
 
@@ -27,6 +28,27 @@ void run(const MultiplyPeakParams& p) {
     asm volatile("" : : "m"(sums));
   });
 }
+
+#if defined(__AMX_BF16__)
+template <>
+void run<BFloat16>(const MultiplyPeakParams& p) {
+  static_assert(kPeakRoundProducts == 4 * kTileSize * kTileSize * kTileDepth);
+  parallel_tasks(p.tasks, p.tasks * p.rounds * kPeakRoundProducts, [&](int64_t) {
+    const TileUse use;
+    TileShapes shapes;
+    shapes.set<0, 1, 2, 3, 4, 5>(kTileSize, kTileRowBytes);
+    shapes.use();
+    // The same row 16 times.
+    tile_load<4>(p.x, 0), tile_load<5>(p.x, 0);
+    for (int64_t round = 0; round < p.rounds; ++round) {
+      tile_multiply<0, 4, 5>();
+      tile_multiply<1, 4, 5>();
+      tile_multiply<2, 4, 5>();
+      tile_multiply<3, 4, 5>();
+    }
+  });
+}
+#endif
 
 }  // namespace
 

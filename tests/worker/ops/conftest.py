@@ -7,7 +7,7 @@ import torch
 
 from splitserve.worker.ops.cpu import ops
 
-_ALL = ("portable", "avx2", "avx512", "avx512_bf16")
+_ALL = ("portable", "avx2", "avx512", "avx512_bf16", "amx")
 AVAILABLE = _ALL[: _ALL.index(ops.best_cpu_isa()) + 1]
 
 

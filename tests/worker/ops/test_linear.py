@@ -63,6 +63,15 @@ def test_rows_do_not_depend_on_batch_or_threads(
             assert_same_bits(part, whole[start:end])
 
 
+def test_rows_of_large_blocks_have_the_bits_of_a_row_alone(dtype: torch.dtype) -> None:
+    x, packed = torch.randn(645, 545).to(dtype), PackedWeight.of(torch.randn(40, 545).to(dtype))
+    whole, alone = torch.empty(645, 40, dtype=dtype), torch.empty(1, 40, dtype=dtype)
+    ops.linear(whole, x, packed)
+    for row in (0, 31, 320, 613, 644):
+        ops.linear(alone, x[row : row + 1], packed)
+        assert_same_bits(alone[0], whole[row])
+
+
 def test_every_number_of_rows_gives_a_row_the_same_bits(dtype: torch.dtype) -> None:
     x, packed = torch.randn(40, 70).to(dtype), PackedWeight.of(torch.randn(72, 70).to(dtype))
     alone = torch.empty(40, 72, dtype=dtype)

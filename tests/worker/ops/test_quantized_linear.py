@@ -46,6 +46,15 @@ def test_rows_do_not_depend_on_batch_or_threads(depth: int, cols: int, form: Wei
             assert_same_bits(part, whole[start:end])
 
 
+def test_rows_of_large_blocks_have_the_bits_of_a_row_alone(form: WeightForm) -> None:
+    weight, _ = weight_and_values(40, 545, form)
+    x, whole, alone = torch.randn(645, 545).bfloat16(), torch.empty(645, 40), torch.empty(1, 40)
+    ops.linear(whole, x, weight)
+    for row in (0, 13, 320, 638, 644):
+        ops.linear(alone, x[row : row + 1], weight)
+        assert_same_bits(alone[0], whole[row])
+
+
 @pytest.mark.parametrize("depth", [70, 160])
 @pytest.mark.parametrize("out_dtype", [torch.float32, torch.bfloat16])
 def test_every_number_of_rows_gives_a_row_the_same_bits(
