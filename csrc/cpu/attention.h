@@ -34,4 +34,4 @@ struct AttentionParams {
 
 }  // namespace splitserve
 
-SPLITSERVE_DECLARE_KERNEL(paged_attention, AttentionParams)
+SPLITSERVE_DECLARE_TILE_KERNEL(paged_attention, AttentionParams)

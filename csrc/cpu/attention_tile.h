@@ -1,6 +1,7 @@
 // Computes one tile of attention: rows of a request that read the same KV head, chunk by chunk.
 #pragma once
 
+#include "cpu/attention_amx.h"
 #include "cpu/attention_products.h"
 #include "cpu/attention_state.h"
 
@@ -9,7 +10,8 @@ namespace {
 
 inline constexpr int64_t kSegment = 1024;
 // Rows that share what is loaded of keys and values.
-inline constexpr int64_t kTileRows = 48;
+template <typename T>
+inline constexpr int64_t kTileRows = kHasTiles<T> ? 32 : 48;
 
 // For some KV heads of a request, some of the rows that read each: those of its tokens, heads of a token side
 // by side.
@@ -28,7 +30,9 @@ class TileAttention {
         tile(tile),
         group(params.heads / params.kv_heads),
         width(round_up(params.head_dim, kLanes)),
+        query_stride(TilesFor<T>::query_stride(params.head_dim)),
         scoring(params),
+        tiles(params),
         finder(params, tile.request, tile.kv_head) {
     const int64_t tokens = p.cu_seqlens_q[tile.request + 1] - p.cu_seqlens_q[tile.request];
     first_position = p.seq_lens[tile.request] - tokens;
@@ -59,8 +63,9 @@ class TileAttention {
   void prepare() {
     each_row([&](int64_t row, int64_t token, int64_t head) {
       if (row < tile.rows) positions[row] = first_position + token;
-      std::memcpy(queries + row * p.head_dim, query_of(token, head),
-                  static_cast<size_t>(p.head_dim) * sizeof(T));
+      T* const query = queries + row * query_stride;
+      std::memcpy(query, query_of(token, head), static_cast<size_t>(p.head_dim) * sizeof(T));
+      std::memset(query + p.head_dim, 0, static_cast<size_t>(query_stride - p.head_dim) * sizeof(T));
     });
   }
 
@@ -84,8 +89,12 @@ class TileAttention {
     each_row([&](int64_t row, int64_t token, int64_t head) {
       T* out = out_of(token, head);
       const float inverse = total.inverse_sum(row, sink_of(head));
-      for (int64_t d = 0; d < p.head_dim; d += kLanes)
-        store_up_to(out + d, load(total.values + row * width + d) * inverse, p.head_dim - d);
+      for (int64_t d = 0; d < p.head_dim; d += kLanes) {
+        Vec value = load(total.values + row * width + d) * inverse;
+        // A zero may have got its sign from a value that the row did not see, by a weight of zero.
+        if constexpr (kHasTiles<T>) value += 0.0f;
+        store_up_to(out + d, value, p.head_dim - d);
+      }
     });
   }
 
@@ -185,50 +194,63 @@ class TileAttention {
 
   void score_head(const Chunk<T>& chunk, int64_t i, Range rows, const Stream<T>& wanted) {
     const Stream<T> keys = keys_of(chunk, i);
-    each_group(rows, [&](int64_t row, auto num_rows, auto is_fetching) {
-      const int64_t at = i * tile.rows + row;
-      const int64_t end = (seen[row + num_rows.value - 1].end + kLanes - 1) / kLanes;
-      for (int64_t first = seen[row].begin / kLanes; first < end; first += kGroupVecs) {
-        with_count<kGroupVecs>(min_of(kGroupVecs, end - first), [&](auto vecs) {
-          score<T, num_rows.value, vecs.value, is_fetching.value>(keys, first, queries + at * p.head_dim,
-                                                                  p.head_dim, dots + at * kChunk, &wanted);
-        });
-      }
-    });
+    if constexpr (kHasTiles<T>) {
+      const int64_t at = i * tile.rows + rows.begin, end = (seen[rows.end - 1].end + kLanes - 1) / kLanes;
+      tiles.score(keys, {seen[rows.begin].begin / kLanes, end}, queries + at * query_stride,
+                  rows.end - rows.begin, dots + at * kChunk, wanted);
+    } else {
+      each_group(rows, [&](int64_t row, auto num_rows, auto is_fetching) {
+        const int64_t at = i * tile.rows + row;
+        const int64_t end = (seen[row + num_rows.value - 1].end + kLanes - 1) / kLanes;
+        for (int64_t first = seen[row].begin / kLanes; first < end; first += kGroupVecs) {
+          with_count<kGroupVecs>(min_of(kGroupVecs, end - first), [&](auto vecs) {
+            score<T, num_rows.value, vecs.value, is_fetching.value>(keys, first, queries + at * query_stride,
+                                                                    p.head_dim, dots + at * kChunk, &wanted);
+          });
+        }
+      });
+    }
   }
 
   void add_values_of_head(const Chunk<T>& chunk, int64_t i, Range rows, const State& state,
-                          const Stream<T>& wanted) const {
+                          const Stream<T>& wanted) {
     const int64_t offset = i * p.v.head_stride, whole = p.head_dim / kLanes * kLanes;
-    each_group(rows, [&](int64_t row, auto num_rows, auto is_fetching) {
-      const int64_t at = i * tile.rows + row;
-      const Weights<T, num_rows.value> group{weights + at * kChunk, seen + row};
-      float* totals = state.values + at * width;
-      for (int64_t d = 0; d < whole; d += kGroupVecs * kLanes) {
-        with_count<kGroupVecs>(min_of(kGroupVecs, (whole - d) / kLanes), [&](auto vecs) {
-          add_values<T, num_rows.value, vecs.value, is_fetching.value>(
-              chunk, {offset, d, vecs.value * kLanes}, group, totals, width, &wanted);
-        });
-      }
-      if (whole < p.head_dim)
-        add_values<T, num_rows.value, 1, false, true>(chunk, {offset, whole, p.head_dim - whole}, group,
-                                                      totals, width, &wanted);
-    });
+    if constexpr (kHasTiles<T>) {
+      const int64_t at = i * tile.rows + rows.begin;
+      tiles.add_values(chunk, offset, seen + rows.begin, rows.end - rows.begin, weights + at * kChunk,
+                       state.values + at * width, wanted);
+    } else {
+      each_group(rows, [&](int64_t row, auto num_rows, auto is_fetching) {
+        const int64_t at = i * tile.rows + row;
+        const Weights<T, num_rows.value> group{weights + at * kChunk, seen + row};
+        float* totals = state.values + at * width;
+        for (int64_t d = 0; d < whole; d += kGroupVecs * kLanes) {
+          with_count<kGroupVecs>(min_of(kGroupVecs, (whole - d) / kLanes), [&](auto vecs) {
+            add_values<T, num_rows.value, vecs.value, is_fetching.value>(
+                chunk, {offset, d, vecs.value * kLanes}, group, totals, width, &wanted);
+          });
+        }
+        if (whole < p.head_dim)
+          add_values<T, num_rows.value, 1, false, true>(chunk, {offset, whole, p.head_dim - whole}, group,
+                                                        totals, width, &wanted);
+      });
+    }
   }
 
   const AttentionParams& p;
   const Tile tile;
-  const int64_t group, width;
+  const int64_t group, width, query_stride;
   int64_t first_position;  // of the request's tokens
   const Scoring scoring;
+  TilesFor<T> tiles;
   ChunkFinder<T> finder;
   Chunk<T> chunks[2];  // the memory of one is asked for while the other is computed
-  int64_t positions[kTileRows];
-  Range seen[kTileRows];  // of the chunk
+  int64_t positions[kTileRows<T>];
+  Range seen[kTileRows<T>];  // of the chunk
   bool is_all_seen = false;
-  alignas(64) T queries[kTileRows * kMaxHeadDim];
-  alignas(64) float dots[kTileRows * kChunk];
-  alignas(64) T weights[kTileRows * kChunk];
+  alignas(64) T queries[kTileRows<T> * kMaxHeadDim];
+  alignas(64) float dots[kTileRows<T> * kChunk];
+  alignas(64) T weights[kTileRows<T> * kChunk];
 };
 
 }  // namespace

@@ -51,7 +51,7 @@ class Attention {
   // KV heads that share a tile of request r. They lie side by side in a block, so that few rows of many
   // requests read longer stretches of memory; but there must be work for all threads.
   int64_t heads_of(int64_t r) const {
-    const int64_t fitting = kTileRows / max_of(1, rows_of(r));
+    const int64_t fitting = kTileRows<T> / max_of(1, rows_of(r));
     const int64_t enough = p.requests * p.kv_heads / (kTilesPerThread * num_threads());
     const int64_t heads = min_of(p.kv_heads, min_of(fitting, enough));
     return ChunkFinder<T>::reads_in_place(p) ? max_of(1, heads) : 1;
@@ -59,15 +59,15 @@ class Attention {
 
   static int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
   int64_t tiles_of(int64_t r) const {
-    return ceil_div(rows_of(r), kTileRows) * ceil_div(p.kv_heads, heads_of(r));
+    return ceil_div(rows_of(r), kTileRows<T>) * ceil_div(p.kv_heads, heads_of(r));
   }
 
   // The last tile of a request first: it sees the most.
   void list_tiles(Tile* tiles) const {
     for (int64_t r = 0; r < p.requests; ++r) {
       const int64_t heads = heads_of(r);
-      for (int64_t i = ceil_div(rows_of(r), kTileRows) - 1; i >= 0; --i) {
-        const int64_t first = i * kTileRows, rows = min_of(kTileRows, rows_of(r) - first);
+      for (int64_t i = ceil_div(rows_of(r), kTileRows<T>) - 1; i >= 0; --i) {
+        const int64_t first = i * kTileRows<T>, rows = min_of(kTileRows<T>, rows_of(r) - first);
         for (int64_t head = 0; head < p.kv_heads; head += heads)
           *tiles++ = {r, head, min_of(heads, p.kv_heads - head), first, rows};
       }
@@ -91,7 +91,7 @@ class Attention {
   }
 
   void run_tile(const Tile& described, const Chunk<T>* after) const {
-    alignas(64) float buffers[2][State::floats(kTileRows, kMaxHeadDim)];
+    alignas(64) float buffers[2][State::floats(kTileRows<T>, kMaxHeadDim)];
     const int64_t rows = described.all_rows();
     const State total(buffers[0], rows, width), part(buffers[1], rows, width);
     TileAttention<T> tile(p, described);
@@ -109,7 +109,7 @@ class Attention {
 
   // Few rows over a long context: one task per segment, merged afterwards in the same order.
   void run_split(const Tile* tiles, int64_t num_tiles, int64_t max_segments, int64_t work) const {
-    const int64_t floats = State::floats(kTileRows, width);
+    const int64_t floats = State::floats(kTileRows<T>, width);
     auto* parts = static_cast<float*>(std::aligned_alloc(
         64, static_cast<size_t>(round_up(num_tiles * max_segments * floats, 16)) * sizeof(float)));
     const auto state_of = [&](int64_t index, int64_t s) {

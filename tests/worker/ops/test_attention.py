@@ -206,3 +206,27 @@ def test_a_nan_key_or_value_spoils_no_earlier_row(position: int, dtype: torch.dt
         (dirty,) = batch.attend([(begin, 70)])
         assert_same_bits(dirty[: position - begin], clean[begin:position])
         assert dirty[position - begin :].isnan().all()
+
+
+def test_values_too_small_for_a_product_give_a_row_the_same_bits_of_zero(dtype: torch.dtype) -> None:
+    """What is rounded to a zero may keep its sign, and later positions of the tile must not show in it."""
+    shape = Shape(4, 2, 24)
+    sequence = Sequence.random(shape, 70, dtype)
+    sequence.v[:] = -torch.finfo(torch.bfloat16).tiny
+    batch = PagedBatch(shape, [sequence])
+    (whole,) = batch.attend([(0, 70)])
+    for begin, end in [(0, 1), (5, 8), (17, 18), (66, 70)]:
+        (part,) = batch.attend([(begin, end)])
+        assert_same_bits(part, whole[begin:end])
+
+
+def test_an_infinite_value_reaches_only_rows_that_see_it(dtype: torch.dtype) -> None:
+    """Among rows of one tile, with a window that some of them have left."""
+    shape = Shape(8, 1, 40)
+    sequence = Sequence.random(shape, 90, dtype)
+    (clean,) = PagedBatch(shape, [sequence]).attend([(0, 90)], sliding_window=20)
+    sequence.v[50] = float("inf")
+    (dirty,) = PagedBatch(shape, [sequence]).attend([(0, 90)], sliding_window=20)
+    assert_same_bits(dirty[:50], clean[:50])
+    assert_same_bits(dirty[70:], clean[70:])
+    assert not dirty[50:70].isfinite().any()
