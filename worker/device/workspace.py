@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 
 # Rows spaced at multiples of this many bytes map to few cache sets of a CPU, and evict each other.
-_PAGE_BYTES = 4096
+_CONFLICT_BYTES = 1024
 _LINE_BYTES = 64
 
 
@@ -44,9 +44,9 @@ class Workspace:
         """Like take(), but on a CPU pad rows by a cache line where that avoids cache conflicts.
 
         Kernels access several rows at a time, which map to the same few cache sets if the row size is a
-        multiple of the page size.
+        multiple of a quarter of a page.
         """
-        is_page_wide = columns * self.dtype.itemsize % _PAGE_BYTES == 0
-        if not is_page_wide or self.device.type != "cpu":
+        conflicts = columns * self.dtype.itemsize % _CONFLICT_BYTES == 0
+        if not conflicts or self.device.type != "cpu":
             return self.take(role, rows, columns)
         return self.take(role, rows, columns + _LINE_BYTES // self.dtype.itemsize)[:, :columns]

@@ -55,7 +55,7 @@ def test_rows_that_lie_apart_hold_the_same_bits(
 ) -> None:
     expected = alone(driver, tokens)
     # So narrow that rows of these models are as wide as pages, too.
-    monkeypatch.setattr(workspace, "_PAGE_BYTES", 16)
+    monkeypatch.setattr(workspace, "_CONFLICT_BYTES", 16)
     assert torch.equal(alone(driver, tokens), expected)
 
 

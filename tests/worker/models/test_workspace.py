@@ -7,9 +7,9 @@ import torch
 from splitserve.worker.device.workspace import Workspace
 
 
-def test_rows_as_wide_as_pages_lie_a_cache_line_apart() -> None:
+def test_rows_that_would_share_cache_sets_lie_a_cache_line_apart() -> None:
     workspace = Workspace(torch.bfloat16, torch.device("cpu"))
-    for columns, pitch in ((2048, 2080), (4096, 4128), (3072, 3072), (64, 64)):
+    for columns, pitch in ((2048, 2080), (1536, 1568), (512, 544), (576, 576), (64, 64)):
         rows = workspace.take_spaced("wide", 3, columns)
         assert (rows.shape, rows.stride()) == ((3, columns), (pitch, 1))
 
