@@ -176,9 +176,5 @@ def _stream(assignment: Assignment, staging: Staging) -> Iterable[int]:
     for first in range(0, num_rows, rows_per_chunk):
         piece = Window(window.rows[first : first + rows_per_chunk], window.columns)
         values = source.read(piece, staging)
-        if isinstance(source, StoredTensor) and not values.isfinite().all():
-            raise ModelLoadError(
-                f"{source.tensors[0].file.path}: {part.name} holds values that are not finite numbers"
-            )
         parameter.fill(part, first, part.pairs.parted(values) if part.pairs else values)
         yield source.num_bytes(piece)

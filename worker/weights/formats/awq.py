@@ -9,16 +9,13 @@ from __future__ import annotations
 import torch
 
 from splitserve.engine_core.checkpoint.quantization.schemes import AwqScheme
-from splitserve.engine_core.checkpoint.weight_files import CheckpointTensor
 from splitserve.worker.layers.parameter import Window
-from splitserve.worker.weights.formats.base import FLOATS, Places, StoredTensor
+from splitserve.worker.weights.formats.base import FLOATS, Places, StoredTensor, Values
 from splitserve.worker.weights.formats.groups import Groups, Piece, check_finite, num_groups
 from splitserve.worker.weights.formats.words import cover, unpack
 from splitserve.worker.weights.reading import read_matrix
-from splitserve.worker.weights.tensor_source import Staging
 
 _PER_WORD = 8
-_PLACES = torch.tensor((0, 4, 1, 5, 2, 6, 3, 7))
 
 
 class AwqTensor(StoredTensor):
@@ -47,19 +44,31 @@ class AwqTensor(StoredTensor):
         """Bytes of the integers."""
         return len(window.rows) * -(-window.width // 2)
 
-    def read(self, window: Window, staging: Staging) -> torch.Tensor:
-        """Return a rectangle in float32."""
+    def load(self, window: Window) -> Values:
+        """Read a region; see StoredTensor.load."""
         assert window.columns is not None, "only matrices are stored so"
         outputs, inputs = window.rows, window.columns
         groups = self._groups.taken(inputs, self._count)
-        scales = read_matrix(self._scales, groups, outputs)
-        codes = _read_turned(self._words, inputs, outputs)
-        zeros = _read_turned(self._zeros, groups, outputs)
-        return Piece(codes, scales.t(), zeros, inputs).values(self._groups)
+        needed = cover(outputs, _PER_WORD)
+        words = read_matrix(self._words, inputs, needed.words)
+        scales = read_matrix(self._scales, groups, outputs).t()
+        zero_words = read_matrix(self._zeros, groups, needed.words)
+
+        def values(rows: range) -> torch.Tensor:
+            places = range(needed.offset + rows.start, needed.offset + rows.stop)
+            some = scales[rows.start : rows.stop]
+            return Piece(_turned(words, places), some, _turned(zero_words, places), inputs).values(
+                self._groups
+            )
+
+        return values
 
 
-def _read_turned(source: CheckpointTensor, rows: range, outputs: range) -> torch.Tensor:
-    """Return some integers of the file, [rows, outputs], as uint8 [outputs, rows]."""
+def _turned(words: torch.Tensor, outputs: range) -> torch.Tensor:
+    """Return some of the outputs in words [rows, W], as uint8 [outputs, rows]."""
     needed = cover(outputs, _PER_WORD)
-    integers = unpack(read_matrix(source, rows, needed.words), 4)[..., _PLACES].flatten(1)
-    return integers[:, needed.offset : needed.offset + len(outputs)].t().contiguous()
+    some = words[:, needed.words.start : needed.words.stop]
+    # Of the three bits of a place in the word the first is the last one of the output's number.
+    places = unpack(some, 4).view(*some.shape, 2, 2, 2)
+    turned = places.permute(1, 3, 4, 2, 0).reshape(-1, words.shape[0])
+    return turned[needed.offset : needed.offset + len(outputs)]

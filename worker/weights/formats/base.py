@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
+from collections.abc import Callable
 from typing import NamedTuple
 
 import torch
@@ -13,6 +15,11 @@ from splitserve.worker.layers.parameter import Window
 from splitserve.worker.weights.tensor_source import Staging
 
 FLOATS = ("F32", "BF16", "F16")
+# Computed at once: intermediate results stay in the cache, and one thread is faster than waking others.
+_CACHED_ELEMENTS = 2**15
+
+Values = Callable[[range], torch.Tensor]
+"""Function of some rows that returns them in float32."""
 
 
 class StoredTensor(ABC):
@@ -47,12 +54,34 @@ class StoredTensor(ABC):
         return window.width * torch.float32.itemsize
 
     @abstractmethod
-    def read(self, window: Window, staging: Staging) -> torch.Tensor:
-        """Return the numbers of a region in float32.
+    def load(self, window: Window) -> Values:
+        """Read a region of a matrix from the files.
+
+        Returns:
+            Function of some rows of the region, counted from its first, that returns them in float32 [n, k].
 
         Raises:
             ModelLoadError: the file was truncated since it was checked.
         """
+
+    def read(self, window: Window, staging: Staging) -> torch.Tensor:
+        """Return the numbers of a region in float32, valid until the next call.
+
+        Raises:
+            ModelLoadError: a number is infinite or NaN, or the file was truncated since it was checked.
+        """
+        num_rows, width = len(window.rows), window.width
+        values = self.load(window)
+        region = staging.take(num_rows * self.row_bytes(window)).view(torch.float32).view(num_rows, width)
+        step = max(1, _CACHED_ELEMENTS // width)
+        for first in range(0, num_rows, step):
+            rows = range(first, min(first + step, num_rows))
+            numbers = values(rows)
+            # Both are NaN where a number is.
+            if not all(map(math.isfinite, numbers.aminmax())):
+                raise ModelLoadError(f"{where(self.tensors[0])} holds values that are not finite numbers")
+            region[rows.start : rows.stop] = numbers
+        return region
 
 
 class Places(NamedTuple):
@@ -99,9 +128,17 @@ def check(source: CheckpointTensor, dtypes: tuple[str, ...], *shapes: tuple[int,
     Raises:
         ModelLoadError: it has another dtype or none of the shapes.
     """
-    where = f"{source.file.path}: tensor {source.name!r}"
     if source.entry.shape not in shapes:
         wanted = " or ".join(str(list(shape)) for shape in shapes)
-        raise ModelLoadError(f"{where} has shape {list(source.entry.shape)}, config.json asks for {wanted}")
+        raise ModelLoadError(
+            f"{where(source)} has shape {list(source.entry.shape)}, config.json asks for {wanted}"
+        )
     if source.entry.dtype not in dtypes:
-        raise ModelLoadError(f"{where} has dtype {source.entry.dtype}; supported are {', '.join(dtypes)}")
+        raise ModelLoadError(
+            f"{where(source)} has dtype {source.entry.dtype}; supported are {', '.join(dtypes)}"
+        )
+
+
+def where(source: CheckpointTensor) -> str:
+    """Return the file and name of a tensor, for errors."""
+    return f"{source.file.path}: tensor {source.name!r}"

@@ -7,9 +7,8 @@ import torch
 from splitserve.engine_core.checkpoint.gguf.tensor_types import BLOCKS
 from splitserve.engine_core.checkpoint.weight_files import CheckpointTensor
 from splitserve.worker.layers.parameter import Window
-from splitserve.worker.weights.formats.base import FLOATS, StoredTensor, check
+from splitserve.worker.weights.formats.base import FLOATS, StoredTensor, Values, check
 from splitserve.worker.weights.formats.block_values import DECODERS
-from splitserve.worker.weights.tensor_source import Staging
 
 
 class BlockTensor(StoredTensor):
@@ -37,18 +36,22 @@ class BlockTensor(StoredTensor):
         """Bytes of the blocks."""
         return len(window.rows) * -(-window.width // self._kind.block_elements) * self._kind.block_bytes
 
-    def read(self, window: Window, staging: Staging) -> torch.Tensor:
-        """Return a rectangle in float32."""
-        size = self._kind.block_elements
-        rows, columns = window.rows, window.columns
-        assert columns is not None, "vectors are stored in floats"
-        first, last = columns.start // size, -(-columns.stop // size)
-        blocks = self._read_blocks(rows, range(first, last))
-        values = self._decode(blocks).view(len(rows), -1)
-        return values[:, columns.start - first * size : columns.stop - first * size]
+    def load(self, window: Window) -> Values:
+        """Read a region; see StoredTensor.load."""
+        assert window.columns is not None, "vectors are stored in floats"
+        size, columns = self._kind.block_elements, window.columns
+        first = columns.start // size
+        blocks = self._read_blocks(window.rows, range(first, -(-columns.stop // size)))
+        taken = slice(columns.start - first * size, columns.stop - first * size)
+
+        def values(rows: range) -> torch.Tensor:
+            some = blocks[rows.start : rows.stop].view(-1, self._kind.block_bytes)
+            return self._decode(some).view(len(rows), -1)[:, taken]
+
+        return values
 
     def _read_blocks(self, rows: range, blocks: range) -> torch.Tensor:
-        """Return blocks of some rows, uint8 [rows * blocks, bytes]."""
+        """Return blocks of some rows, uint8 [rows, blocks * bytes]."""
         width = self._source.entry.shape[-1] // self._kind.block_elements
         block_bytes = self._kind.block_bytes
         data = torch.empty(len(rows), len(blocks) * block_bytes, dtype=torch.uint8)
@@ -58,4 +61,4 @@ class BlockTensor(StoredTensor):
         else:
             for row, piece in zip(rows, target, strict=True):
                 self._source.file.read_into(begin + (row * width + blocks.start) * block_bytes, piece.data)
-        return data.view(-1, block_bytes)
+        return data

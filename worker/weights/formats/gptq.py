@@ -11,11 +11,10 @@ import torch
 
 from splitserve.engine_core.checkpoint.quantization.schemes import GptqScheme
 from splitserve.worker.layers.parameter import Window
-from splitserve.worker.weights.formats.base import FLOATS, Places, StoredTensor
+from splitserve.worker.weights.formats.base import FLOATS, Places, StoredTensor, Values
 from splitserve.worker.weights.formats.groups import Groups, Piece, check_finite, num_groups, read_order
 from splitserve.worker.weights.formats.words import cover, unpack_columns, unpack_rows
 from splitserve.worker.weights.reading import read_matrix
-from splitserve.worker.weights.tensor_source import Staging
 
 
 class GptqTensor(StoredTensor):
@@ -57,20 +56,24 @@ class GptqTensor(StoredTensor):
         """Bytes of the integers."""
         return len(window.rows) * -(-window.width * self._scheme.bits // 8)
 
-    def read(self, window: Window, staging: Staging) -> torch.Tensor:
-        """Return a rectangle in float32."""
+    def load(self, window: Window) -> Values:
+        """Read a region; see StoredTensor.load."""
         assert window.columns is not None, "only matrices are stored so"
         outputs, inputs = window.rows, window.columns
         bits = self._scheme.bits
         needed = cover(inputs, self._per_word)
         words = read_matrix(self._words, needed.words, outputs)
-        codes = unpack_rows(words, bits, needed.offset, len(inputs))
         groups = self._groups.taken(inputs, self._count)
-        scales = read_matrix(self._scales, groups, outputs)
+        scales = read_matrix(self._scales, groups, outputs).t()
         beside = cover(outputs, self._per_word)
-        zeros = unpack_columns(
-            read_matrix(self._zeros, groups, beside.words), bits, beside.offset, len(outputs)
-        )
+        zero_words = read_matrix(self._zeros, groups, beside.words)
         # Wraps around at the largest integer.
-        zeros = (zeros + self._scheme.zero_offset) & (2**bits - 1)
-        return Piece(codes, scales.t(), zeros.t(), inputs).values(self._groups)
+        stored = unpack_columns(zero_words, bits, beside.offset, len(outputs)) + self._scheme.zero_offset
+        zeros = (stored & (2**bits - 1)).t()
+
+        def values(rows: range) -> torch.Tensor:
+            some = slice(rows.start, rows.stop)
+            codes = unpack_rows(words[:, some], bits, needed.offset, len(inputs))
+            return Piece(codes, scales[some], zeros[some], inputs).values(self._groups)
+
+        return values

@@ -12,11 +12,10 @@ import torch
 from splitserve.engine_core.checkpoint.quantization.schemes import PackedScheme
 from splitserve.engine_core.errors import ModelLoadError
 from splitserve.worker.layers.parameter import Window
-from splitserve.worker.weights.formats.base import FLOATS, Places, StoredTensor
+from splitserve.worker.weights.formats.base import FLOATS, Places, StoredTensor, Values
 from splitserve.worker.weights.formats.groups import Groups, Piece, check_finite, num_groups, read_order
 from splitserve.worker.weights.formats.words import cover, unpack_columns, unpack_rows
 from splitserve.worker.weights.reading import read_matrix, read_whole
-from splitserve.worker.weights.tensor_source import Staging
 
 
 class PackedTensor(StoredTensor):
@@ -60,21 +59,29 @@ class PackedTensor(StoredTensor):
         """Bytes of the integers."""
         return len(window.rows) * -(-window.width * self._scheme.bits // 8)
 
-    def read(self, window: Window, staging: Staging) -> torch.Tensor:
-        """Return a rectangle in float32."""
+    def load(self, window: Window) -> Values:
+        """Read a region; see StoredTensor.load."""
         assert window.columns is not None, "only matrices are stored so"
         outputs, inputs = window.rows, window.columns
         bits = self._scheme.bits
         needed = cover(inputs, self._per_word)
-        codes = unpack_columns(
-            read_matrix(self._words, outputs, needed.words), bits, needed.offset, len(inputs)
-        )
+        words = read_matrix(self._words, outputs, needed.words)
         groups = self._groups.taken(inputs, self._count)
         scales = read_matrix(self._scales, outputs, groups)
+        zeros = self._read_zeros(outputs, groups)
+
+        def values(rows: range) -> torch.Tensor:
+            some = slice(rows.start, rows.stop)
+            codes = unpack_columns(words[some], bits, needed.offset, len(inputs))
+            return Piece(codes, scales[some], zeros[some], inputs).values(self._groups)
+
+        return values
+
+    def _read_zeros(self, outputs: range, groups: range) -> torch.Tensor:
+        """Return what the integers are stored plus, uint8 [n, groups]."""
+        bits = self._scheme.bits
         if self._zeros is None:
-            zeros = torch.full(scales.shape, 2 ** (bits - 1), dtype=torch.uint8)
-        else:
-            beside = cover(outputs, self._per_word)
-            words = read_matrix(self._zeros, beside.words, groups)
-            zeros = unpack_rows(words, bits, beside.offset, len(outputs)).t()
-        return Piece(codes, scales, zeros, inputs).values(self._groups)
+            return torch.full((len(outputs), len(groups)), 2 ** (bits - 1), dtype=torch.uint8)
+        beside = cover(outputs, self._per_word)
+        words = read_matrix(self._zeros, beside.words, groups)
+        return unpack_rows(words, bits, beside.offset, len(outputs)).t()

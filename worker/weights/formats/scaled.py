@@ -7,10 +7,9 @@ import torch
 from splitserve.engine_core.checkpoint.quantization.schemes import ScaledScheme
 from splitserve.engine_core.checkpoint.weight_files import CheckpointTensor
 from splitserve.worker.layers.parameter import Window
-from splitserve.worker.weights.formats.base import FLOATS, Places, StoredTensor
+from splitserve.worker.weights.formats.base import FLOATS, Places, StoredTensor, Values
 from splitserve.worker.weights.formats.groups import Groups, Piece, check_finite, num_groups
 from splitserve.worker.weights.reading import read_matrix, read_whole
-from splitserve.worker.weights.tensor_source import Staging
 
 
 class ScaledTensor(StoredTensor):
@@ -41,15 +40,21 @@ class ScaledTensor(StoredTensor):
         """Bytes of the integers."""
         return len(window.rows) * window.width
 
-    def read(self, window: Window, staging: Staging) -> torch.Tensor:
-        """Return a rectangle in float32."""
+    def load(self, window: Window) -> Values:
+        """Read a region; see StoredTensor.load."""
         assert window.columns is not None, "only matrices are stored so"
         outputs, inputs = window.rows, window.columns
         codes = read_matrix(self._weight, outputs, inputs)
         groups = self._groups.taken(inputs, self._shape[1])
         scales = self._rows(self._scales, outputs, groups)
         zeros = None if self._zeros is None else self._rows(self._zeros, outputs, groups)
-        return Piece(codes, scales, zeros, inputs).values(self._groups)
+
+        def values(rows: range) -> torch.Tensor:
+            some = slice(rows.start, rows.stop)
+            those = None if zeros is None else zeros[some]
+            return Piece(codes[some], scales[some], those, inputs).values(self._groups)
+
+        return values
 
     def _shapes(self) -> list[tuple[int, ...]]:
         """Shapes that scales may have; a dimension of 1 may be left out."""
