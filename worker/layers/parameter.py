@@ -11,7 +11,7 @@ import torch
 
 from splitserve.worker.device.base import Device
 from splitserve.worker.ops.matrix import Matrix
-from splitserve.worker.ops.quantization import WeightForm
+from splitserve.worker.ops.quantization import Quantized, WeightForm
 
 
 class HeadPairs(NamedTuple):
@@ -191,9 +191,10 @@ class PackedParameter(Parameter):
     Args:
         form: whether and how it is quantised.
         num_experts: how many experts' matrices lie below each other in it; each part belongs to one.
+        may_change_form: it may be kept as the integers of a file if it is not quantised otherwise.
     """
 
-    __slots__ = ("_form", "_num_experts", "_weight")
+    __slots__ = ("_form", "_may_change_form", "_num_experts", "_weight")
 
     def __init__(
         self,
@@ -201,9 +202,12 @@ class PackedParameter(Parameter):
         parts: Sequence[Part],
         form: WeightForm = "plain",
         num_experts: int = 1,
+        *,
+        may_change_form: bool = False,
     ) -> None:
         super().__init__(shape, parts)
         self._form = form
+        self._may_change_form = may_change_form
         self._num_experts = num_experts
         self._weight: Matrix | None = None
 
@@ -233,6 +237,20 @@ class PackedParameter(Parameter):
         if self._form == "int8":
             inputs = part.matrix_inputs
         return Window(inputs, outputs) if part.transposed else Window(outputs, inputs)
+
+    def own_window(self, part: Part) -> Window:
+        """Return this rank's rectangle of a part that is not transposed, whatever its form."""
+        return Window(part.taken_outputs, part.taken_inputs)
+
+    def keep_as(self, form: WeightForm) -> bool:
+        """Take the form of integers in the file, before it is allocated; return whether it has that form."""
+        if self._form == "plain" and self._may_change_form:
+            self._form = form
+        return self._form == form
+
+    def fill_codes(self, part: Part, first: int, quantized: Quantized) -> None:
+        """Pack some rows of a part's own window, as integers in this parameter's form."""
+        self.weight.fill_codes(quantized, part.first_row + first)
 
     def fill(self, part: Part, first: int, rows: torch.Tensor) -> None:
         """Pack some rows of a part, or columns if the checkpoint holds it transposed."""

@@ -91,7 +91,7 @@ class WeightPlan:
 
     def declare_linear(self, shape: tuple[int, int], parts: Sequence[Part]) -> PackedParameter:
         """Declare an attention or MLP matrix made of these parts."""
-        return self._declare_matrix(shape, parts, self._forms.linear)
+        return self._add(PackedParameter(shape, parts, self._forms.linear, may_change_form=True))
 
     def declare_experts(
         self, num_experts: int, shape: tuple[int, int], parts: Sequence[Part], form: WeightForm | None = None
@@ -106,7 +106,13 @@ class WeightPlan:
         """
         rows, columns = shape
         return self._add(
-            PackedParameter((num_experts * rows, columns), parts, form or self._forms.linear, num_experts)
+            PackedParameter(
+                (num_experts * rows, columns),
+                parts,
+                form or self._forms.linear,
+                num_experts,
+                may_change_form=True,
+            )
         )
 
     def declare_head(self, name: str, shape: tuple[int, int], rows: range | None = None) -> PackedParameter:
@@ -122,12 +128,7 @@ class WeightPlan:
         self._parameters.append(parameter)
 
     def _declare_rows(self, part: Part, form: WeightForm) -> PackedParameter:
-        return self._declare_matrix((part.num_rows, part.shape[1]), [part], form)
-
-    def _declare_matrix(
-        self, shape: tuple[int, int], parts: Sequence[Part], form: WeightForm
-    ) -> PackedParameter:
-        return self._add(PackedParameter(shape, parts, form))
+        return self._add(PackedParameter((part.num_rows, part.shape[1]), [part], form))
 
     def _add(self, parameter: PackedParameter) -> PackedParameter:
         self._parameters.append(parameter)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import torch
 
+from splitserve.worker.ops.quantization import Quantized
+
 
 class DenseWeight:
     """A matrix [N, K], filled piece by piece.
@@ -67,3 +69,7 @@ class DenseWeight:
         if target.shape != source.shape:
             raise ValueError(f"source: {rows} x {columns} from ({first_row}, {first_column}) does not fit")
         target.copy_(source)
+
+    def fill_codes(self, quantized: Quantized, first_row: int = 0) -> None:
+        """Never called: no weight of a GPU is kept as integers."""
+        raise AssertionError("this weight is not quantized")

@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, NamedTuple, Protocol, TypeVar
 if TYPE_CHECKING:
     from torch import Tensor
 
+    from splitserve.worker.ops.quantization import Quantized
+
 
 class VocabularyPart(NamedTuple):
     """Which rows of a vocabulary a weight holds: as many as it has, from `first` on, of `vocab_size`."""
@@ -38,6 +40,9 @@ class Matrix(Protocol):
             kept: columns of source that belong to the matrix, where the others count for int8's scales only;
                 None for all.
         """
+
+    def fill_codes(self, quantized: Quantized, first_row: int = 0) -> None:
+        """Write whole rows as integers, in the form that it has; only where that is "int8" or "int4"."""
 
 
 MatrixT_contra = TypeVar("MatrixT_contra", bound=Matrix, contravariant=True)

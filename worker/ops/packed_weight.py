@@ -9,6 +9,7 @@ import torch
 from splitserve.worker._native import load_library
 from splitserve.worker.ops.quantization import (
     GROUP_COLUMNS,
+    Quantized,
     WeightForm,
     quantize_int4,
     quantize_int8,
@@ -111,13 +112,27 @@ class PackedWeight:
         if first_column != 0 or num_kept != self.shape[1] or (kept is not None and self.form != "int8"):
             raise ValueError(f"source: expected whole rows of {self.shape[1]} to quantize")
         if self.scales is None:
-            codes, scales = (quantize_int4 if self.form == "int4" else quantize_mxfp4)(source)
+            self.fill_codes((quantize_int4 if self.form == "int4" else quantize_mxfp4)(source), first_row)
+        else:
+            codes, scales = quantize_int8(source)
+            kept_codes = codes if kept is None else codes[:, kept.start : kept.stop]
+            self.fill_codes(Quantized(kept_codes, scales), first_row)
+
+    def fill_codes(self, quantized: Quantized, first_row: int = 0) -> None:
+        """Write whole rows as integers, in the form that it has.
+
+        Args:
+            quantized: codes int8 [n, K], and scales as quantize_int8 and quantize_int4 return them.
+            first_row: row of the matrix where the first one belongs.
+
+        Raises:
+            ValueError: they do not fit.
+        """
+        codes, scales = quantized
+        if self.scales is None:
             data, shape, row = self._expert_of(first_row)
             _lib.pack_codes(data, codes, scales, *shape, row)
         else:
-            codes, scales = quantize_int8(source)
-            if kept is not None:
-                codes = codes[:, kept.start : kept.stop]
             self._pack(codes, first_row, 0)
             self.scales[first_row : first_row + len(scales)] = scales
 

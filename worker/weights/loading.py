@@ -6,7 +6,6 @@ import logging
 import re
 from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import NamedTuple
 
 import torch
 
@@ -14,11 +13,14 @@ from splitserve.engine_core.checkpoint.weight_files import Checkpoint
 from splitserve.engine_core.errors import ModelLoadError
 from splitserve.engine_core.process.logs import log_event
 from splitserve.worker.device.base import Device
-from splitserve.worker.layers.parameter import Parameter, Part, Window
+from splitserve.worker.layers.parameter import PackedParameter, Window
 from splitserve.worker.layers.weight_plan import WeightPlan
+from splitserve.worker.ops.quantization import Quantized
+from splitserve.worker.weights.assignment import Assignment
 from splitserve.worker.weights.formats.base import StoredTensor
 from splitserve.worker.weights.formats.table import WeightFormats
-from splitserve.worker.weights.tensor_source import Staging, TensorSource
+from splitserve.worker.weights.kept_forms import keep_integers
+from splitserve.worker.weights.tensor_source import Staging
 
 logger = logging.getLogger(__name__)
 
@@ -34,14 +36,6 @@ _HARMLESS = re.compile(
     r"(^|\.)(rotary_emb\.inv_freq|attn\.(masked_)?bias|embeddings\.position_ids|(input|activation|output|[qkv])_(scale|zero_point))$"
 )
 _MAX_NAMED = 5
-
-
-class Assignment(NamedTuple):
-    """What the checkpoint holds of a part, and where it goes."""
-
-    source: TensorSource
-    parameter: Parameter
-    part: Part
 
 
 def load_weights(
@@ -64,6 +58,7 @@ def load_weights(
         assignments = match(checkpoint, plan)
         for stored in _quantized(assignments):
             stored.check_values()
+        assignments = keep_integers(assignments, dtype, device)
         total_bytes = sum(map(_num_bytes, assignments))
         progress(0, total_bytes)
         _allocate(plan, dtype, device)
@@ -137,7 +132,8 @@ def _report_dequantized(checkpoint: Checkpoint, plan: WeightPlan, assignments: l
         matrices=len(quantized),
         bytes_in_files=sum(sizes.values()),
         bytes_in_memory=plan.num_bytes,
-        detail="kept in the forms of --quantization, by default as large as a model that is not quantized",
+        as_integers=sum(each.takes_integers for each in assignments),
+        detail="the others are kept as --quantization says, by default as if they had not been quantized",
     )
 
 
@@ -156,7 +152,15 @@ def _allocate(plan: WeightPlan, dtype: torch.dtype, device: Device) -> None:
 
 def _num_bytes(assignment: Assignment) -> int:
     """Bytes that are read of the files."""
-    return assignment.source.num_bytes(assignment.parameter.window(assignment.part))
+    return assignment.source.num_bytes(_window(assignment))
+
+
+def _window(assignment: Assignment) -> Window:
+    """Return the region that is read; with integers no scale depends on what other ranks hold."""
+    parameter = assignment.parameter
+    if assignment.takes_integers and isinstance(parameter, PackedParameter):
+        return parameter.own_window(assignment.part)
+    return parameter.window(assignment.part)
 
 
 def _file_order(assignment: Assignment) -> tuple[str, int]:
@@ -166,8 +170,8 @@ def _file_order(assignment: Assignment) -> tuple[str, int]:
 
 def _stream(assignment: Assignment, staging: Staging) -> Iterable[int]:
     """Read what this rank needs of a part in pieces of whole rows; yield the bytes of each."""
-    source, parameter, part = assignment
-    window = parameter.window(part)
+    source, parameter, part, takes_integers = assignment
+    window = _window(assignment)
     num_rows = len(window.rows)
     # Whole heads where their elements change places.
     unit = part.pairs.head_dim if part.pairs else 1
@@ -175,6 +179,19 @@ def _stream(assignment: Assignment, staging: Staging) -> Iterable[int]:
     rows_per_chunk = units * unit if parameter.takes_pieces(part) else num_rows
     for first in range(0, num_rows, rows_per_chunk):
         piece = Window(window.rows[first : first + rows_per_chunk], window.columns)
-        values = source.read(piece, staging)
-        parameter.fill(part, first, part.pairs.parted(values) if part.pairs else values)
+        if takes_integers:
+            _fill_integers(assignment, first, piece)
+        else:
+            values = source.read(piece, staging)
+            parameter.fill(part, first, part.pairs.parted(values) if part.pairs else values)
         yield source.num_bytes(piece)
+
+
+def _fill_integers(assignment: Assignment, first: int, piece: Window) -> None:
+    source, parameter, part, _ = assignment
+    assert isinstance(source, StoredTensor)
+    assert isinstance(parameter, PackedParameter)
+    codes, scales = source.load_codes(piece)
+    if part.pairs:
+        codes, scales = part.pairs.parted(codes), part.pairs.parted(scales)
+    parameter.fill_codes(part, first, Quantized(codes, scales))

@@ -20,11 +20,12 @@ from splitserve.worker.device.cpu import CpuDevice
 from splitserve.worker.layers.parameter import HeadPairs, PackedParameter, Part
 from splitserve.worker.layers.weight_plan import WeightPlan
 from splitserve.worker.ops.cpu import ops
+from splitserve.worker.ops.quantization import FORMS
 from splitserve.worker.weights import loading
 from splitserve.worker.weights.loading import load_weights
 from tests.checkpoints import CheckpointCache, CheckpointSpec
 from tests.worker.models.driver import Driver
-from tests.worker.weights.quantized import CASES, Case, Tensors, write_quantized
+from tests.worker.weights.quantized import CASES, Case, Tensors, packed, write_quantized
 
 CPU = CpuDevice()
 SINGLE = "model.safetensors"
@@ -34,9 +35,9 @@ PROMPT = list(range(20, 45))
 
 def rows_of(parameter: PackedParameter) -> torch.Tensor:
     weight = parameter.weight
-    out = torch.empty(weight.shape)
+    out = torch.empty(weight.shape, dtype=weight.dtype)  # type: ignore[attr-defined]
     ops.embedding(out, torch.arange(weight.shape[0]), weight)  # type: ignore[arg-type]
-    return out
+    return out.float()
 
 
 def plan_of(case: Case, part: Part, shape: tuple[int, int]) -> tuple[WeightPlan, PackedParameter]:
@@ -294,3 +295,98 @@ def test_a_checkpoint_in_half_precision_says_so(checkpoints: CheckpointCache, tm
     source = checkpoints.get(dataclasses.replace(CheckpointSpec("llama"), dtype=torch.float16))
     write_quantized(source, CASES["gptq"], tmp_path / "quantized", tmp_path / "plain")
     assert read_model_config(tmp_path / "quantized").dtype == "float16"
+
+
+def exact_case() -> Case:
+    """A case whose groups a form of the kernels has."""
+    config = json.loads(json.dumps(CASES["packed"].config))
+    config["config_groups"]["group_0"]["weights"]["group_size"] = 32
+    return Case(config, packed(group=32))
+
+
+def products(parameter: PackedParameter) -> torch.Tensor:
+    """The matrix as the kernels multiply with it, by products with unit vectors."""
+    rows, columns = parameter.shape
+    out = torch.empty(columns, rows, dtype=torch.bfloat16)
+    ops.linear(out, torch.eye(columns, dtype=torch.bfloat16), parameter.weight)  # type: ignore[arg-type]
+    return out.t()
+
+
+@pytest.mark.parametrize(("outputs", "inputs"), [(range(64), range(96)), (range(5, 40), range(32, 96))])
+@pytest.mark.parametrize("chunk_bytes", [2000, 2**24])
+@pytest.mark.parametrize("asked", ["none", "int4"])
+def test_integers_that_a_form_holds_exactly_are_kept(
+    outputs: range,
+    inputs: range,
+    chunk_bytes: int,
+    asked: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(loading, "CHUNK_BYTES", chunk_bytes)
+    case = exact_case()
+    made = case.make(64, 96, torch.Generator().manual_seed(1))
+    write(tmp_path, made.tensors)
+    quantization = read_quantization(Path(), Fields({"quantization_config": case.config}, "config.json"))
+    plan = WeightPlan(quantization=quantization, forms=FORMS[asked])
+    part = Part("m.weight", (64, 96), outputs=outputs, inputs=inputs)
+    parameter = plan.declare_linear((len(outputs), len(inputs)), [part])
+    load_weights(tmp_path, plan, torch.bfloat16, CPU, lambda loaded, total: None)
+    assert parameter.weight.form == "int4"  # type: ignore[attr-defined]
+    expected = made.plain[outputs.start : outputs.stop, inputs.start : inputs.stop]
+    assert torch.equal(products(parameter), expected.bfloat16())
+
+
+def test_pairs_of_heads_are_taken_apart_in_integers(tmp_path: Path) -> None:
+    case = exact_case()
+    made = case.make(64, 96, torch.Generator().manual_seed(1))
+    write(tmp_path, made.tensors)
+    pairs = HeadPairs(16, 8)
+    plan, parameter = plan_of(case, Part("m.weight", (64, 96), pairs=pairs), (64, 96))
+    load_weights(tmp_path, plan, torch.bfloat16, CPU, lambda loaded, total: None)
+    assert torch.equal(products(parameter), pairs.parted(made.plain).bfloat16())
+
+
+@pytest.mark.parametrize(
+    ("name", "dtype"),
+    [
+        ("packed-asymmetric", torch.bfloat16),
+        ("packed-act-order", torch.bfloat16),
+        ("packed", torch.bfloat16),
+        ("packed-channel", torch.bfloat16),
+        ("int8-group", torch.bfloat16),
+        ("int8-channel", torch.bfloat16),
+        ("gptq-symmetric", torch.bfloat16),
+        ("packed", torch.float32),
+    ],
+)
+def test_other_integers_become_floats(name: str, dtype: torch.dtype, tmp_path: Path) -> None:
+    made = CASES[name].make(*SHAPE, torch.Generator().manual_seed(1))
+    write(tmp_path, made.tensors)
+    plan, parameter = plan_of(CASES[name], Part("m.weight", SHAPE), SHAPE)
+    load_weights(tmp_path, plan, dtype, CPU, lambda loaded, total: None)
+    assert parameter.weight.form == "plain"  # type: ignore[attr-defined]
+
+
+def test_integers_whose_groups_a_shard_cuts_become_floats(tmp_path: Path) -> None:
+    case = exact_case()
+    made = case.make(64, 96, torch.Generator().manual_seed(1))
+    write(tmp_path, made.tensors)
+    plan, parameter = plan_of(case, Part("m.weight", (64, 96), inputs=range(16, 80)), (64, 64))
+    load_weights(tmp_path, plan, torch.bfloat16, CPU, lambda loaded, total: None)
+    assert parameter.weight.form == "plain"  # type: ignore[attr-defined]
+    assert torch.equal(rows_of(parameter), made.plain[:, 16:80].bfloat16().float())
+
+
+def test_a_matrix_of_integers_and_floats_becomes_floats(tmp_path: Path) -> None:
+    case = exact_case()
+    made, other = case.make(64, 96, torch.Generator().manual_seed(1)), torch.randn(8, 96)
+    save_file(
+        {"n.weight": other, **{f"m.{name}": each for name, each in made.tensors.items()}}, tmp_path / SINGLE
+    )
+    quantization = read_quantization(Path(), Fields({"quantization_config": case.config}, "config.json"))
+    plan = WeightPlan(quantization=quantization)
+    fused = plan.declare_linear((72, 96), [Part("m.weight", (64, 96)), Part("n.weight", (8, 96), 64)])
+    load_weights(tmp_path, plan, torch.bfloat16, CPU, lambda loaded, total: None)
+    assert fused.weight.form == "plain"  # type: ignore[attr-defined]
+    assert torch.equal(products(fused), torch.cat((made.plain, other)).bfloat16())

@@ -12,6 +12,7 @@ import torch
 from splitserve.engine_core.checkpoint.weight_files import Checkpoint, CheckpointTensor
 from splitserve.engine_core.errors import ModelLoadError
 from splitserve.worker.layers.parameter import Window
+from splitserve.worker.ops.quantization import Quantized, WeightForm
 from splitserve.worker.weights.tensor_source import Staging
 
 FLOATS = ("F32", "BF16", "F16")
@@ -63,6 +64,18 @@ class StoredTensor(ABC):
         Raises:
             ModelLoadError: the file was truncated since it was checked.
         """
+
+    def exact_form(self, window: Window) -> WeightForm:
+        """Return the form of the kernels that holds a region exactly, "plain" if none does."""
+        return "plain"
+
+    def load_codes(self, window: Window) -> Quantized:
+        """Return the integers of a region in its exact form, and their scales.
+
+        Raises:
+            ModelLoadError: the file was truncated since it was checked.
+        """
+        raise AssertionError("no form holds it exactly")
 
     def read(self, window: Window, staging: Staging) -> torch.Tensor:
         """Return the numbers of a region in float32, valid until the next call.

@@ -12,6 +12,7 @@ import torch
 from splitserve.engine_core.checkpoint.quantization.schemes import PackedScheme
 from splitserve.engine_core.errors import ModelLoadError
 from splitserve.worker.layers.parameter import Window
+from splitserve.worker.ops.quantization import GROUP_COLUMNS, Quantized, WeightForm
 from splitserve.worker.weights.formats.base import FLOATS, Places, StoredTensor, Values
 from splitserve.worker.weights.formats.groups import Groups, Piece, check_finite, num_groups, read_order
 from splitserve.worker.weights.formats.words import cover, unpack_columns, unpack_rows
@@ -58,6 +59,28 @@ class PackedTensor(StoredTensor):
     def num_bytes(self, window: Window) -> int:
         """Bytes of the integers."""
         return len(window.rows) * -(-window.width * self._scheme.bits // 8)
+
+    def exact_form(self, window: Window) -> WeightForm:
+        """int4 for scales in bfloat16 of whole groups of 32 inputs; the kernels' int8 has no -128."""
+        scheme = self._scheme
+        if scheme.bits != 4 or not scheme.is_symmetric or scheme.has_order or window.columns is None:
+            return "plain"
+        ends = (window.columns.start, window.columns.stop, scheme.group_size)
+        are_whole = all(end % GROUP_COLUMNS == 0 for end in ends)
+        return "int4" if are_whole and self._scales.entry.dtype == "BF16" else "plain"
+
+    def load_codes(self, window: Window) -> Quantized:
+        """Return the integers of a region, and a scale per 32 inputs."""
+        assert window.columns is not None, "only matrices are stored so"
+        outputs, inputs = window.rows, window.columns
+        needed, half = cover(inputs, self._per_word), 2 ** (self._scheme.bits - 1)
+        words = read_matrix(self._words, outputs, needed.words)
+        codes = unpack_columns(words, self._scheme.bits, needed.offset, len(inputs))
+        # As unsigned bytes the difference wraps around to the bits of the negative number.
+        codes = (codes - half).view(torch.int8)
+        groups = self._groups.taken(inputs, self._count)
+        scales = read_matrix(self._scales, outputs, groups)
+        return Quantized(codes, self._groups.spread(scales, inputs)[:, ::GROUP_COLUMNS].contiguous())
 
     def load(self, window: Window) -> Values:
         """Read a region; see StoredTensor.load."""

@@ -1,0 +1,23 @@
+"""A part of a parameter, and where its numbers come from."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from splitserve.worker.layers.parameter import Parameter, Part
+from splitserve.worker.weights.tensor_source import TensorSource
+
+
+class Assignment(NamedTuple):
+    """What the checkpoint holds of a part, and where it goes.
+
+    Attributes:
+        source: of the numbers.
+        parameter, part: that it fills.
+        takes_integers: the parameter takes the integers of a StoredTensor as they are.
+    """
+
+    source: TensorSource
+    parameter: Parameter
+    part: Part
+    takes_integers: bool = False
