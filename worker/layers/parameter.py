@@ -242,9 +242,14 @@ class PackedParameter(Parameter):
         """Return this rank's rectangle of a part that is not transposed, whatever its form."""
         return Window(part.taken_outputs, part.taken_inputs)
 
-    def keep_as(self, form: WeightForm) -> bool:
-        """Take the form of integers in the file, before it is allocated; return whether it has that form."""
-        if self._form == "plain" and self._may_change_form:
+    def keep_as(self, form: WeightForm, *, by_default: bool) -> bool:
+        """Take the form of integers in the file, before it is allocated; return whether it has that form.
+
+        Args:
+            form: of the integers.
+            by_default: it takes the form if it was not to be quantised, too.
+        """
+        if self._form == "plain" and self._may_change_form and by_default:
             self._form = form
         return self._form == form
 

@@ -20,12 +20,13 @@ from splitserve.worker.device.cpu import CpuDevice
 from splitserve.worker.layers.parameter import HeadPairs, PackedParameter, Part
 from splitserve.worker.layers.weight_plan import WeightPlan
 from splitserve.worker.ops.cpu import ops
+from splitserve.worker.ops.packed_weight import PackedWeight
 from splitserve.worker.ops.quantization import FORMS
 from splitserve.worker.weights import loading
 from splitserve.worker.weights.loading import load_weights
 from tests.checkpoints import CheckpointCache, CheckpointSpec
 from tests.worker.models.driver import Driver
-from tests.worker.weights.quantized import CASES, Case, Tensors, packed, write_quantized
+from tests.worker.weights.quantized import CASES, Case, Tensors, gptq, packed, write_quantized
 
 CPU = CpuDevice()
 SINGLE = "model.safetensors"
@@ -390,3 +391,40 @@ def test_a_matrix_of_integers_and_floats_becomes_floats(tmp_path: Path) -> None:
     load_weights(tmp_path, plan, torch.bfloat16, CPU, lambda loaded, total: None)
     assert fused.weight.form == "plain"  # type: ignore[attr-defined]
     assert torch.equal(products(fused), torch.cat((made.plain, other)).bfloat16())
+
+
+@pytest.mark.parametrize("offset", [0, 1])
+@pytest.mark.parametrize("asked", ["none", "int4"])
+def test_of_symmetric_gptq_only_the_scales_are_rounded_to_int4(
+    asked: str, offset: int, tmp_path: Path
+) -> None:
+    config = {"quant_method": "gptq", "bits": 4, "group_size": 32, "sym": True}
+    case = Case({**config, "checkpoint_format": "gptq" if offset else "gptq_v2"}, CASES["gptq"].make)
+    made = gptq(group=32, is_symmetric=True, offset=offset)(64, 96, torch.Generator().manual_seed(1))
+    write(tmp_path, made.tensors)
+    quantization = read_quantization(Path(), Fields({"quantization_config": case.config}, "config.json"))
+    plan = WeightPlan(quantization=quantization, forms=FORMS[asked])
+    parameter = plan.declare_linear(
+        (30, 64), [Part("m.weight", (64, 96), 0, False, range(5, 35), range(32, 96))]
+    )
+    load_weights(tmp_path, plan, torch.bfloat16, CPU, lambda loaded, total: None)
+    if asked == "none":
+        assert parameter.weight.form == "plain"  # type: ignore[attr-defined]
+        return
+    scales = made.tensors["scales"].t().float().repeat_interleave(32, 1)
+    codes = (made.plain / scales).round()
+    expected = (codes * scales.bfloat16().float())[5:35, 32:96]
+    assert torch.equal(products(parameter), expected.bfloat16())
+
+
+def test_gptq_with_zero_points_is_rounded_to_int4_from_its_values(tmp_path: Path) -> None:
+    config = {"quant_method": "gptq", "bits": 4, "group_size": 32}
+    made = gptq(group=32)(64, 96, torch.Generator().manual_seed(1))
+    write(tmp_path, made.tensors)
+    quantization = read_quantization(Path(), Fields({"quantization_config": config}, "config.json"))
+    plan = WeightPlan(quantization=quantization, forms=FORMS["int4"])
+    parameter = plan.declare_linear((64, 96), [Part("m.weight", (64, 96))])
+    load_weights(tmp_path, plan, torch.bfloat16, CPU, lambda loaded, total: None)
+    expected = PackedWeight((64, 96), torch.bfloat16, "int4")
+    expected.fill(made.plain)
+    assert torch.equal(parameter.weight.data, expected.data)  # type: ignore[attr-defined]

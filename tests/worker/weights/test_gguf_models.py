@@ -15,12 +15,14 @@ from splitserve.engine_core.errors import ModelLoadError
 from splitserve.worker.device.cpu import CpuDevice
 from splitserve.worker.layers.parameter import Part
 from splitserve.worker.layers.weight_plan import WeightPlan
+from splitserve.worker.ops.quantization import FORMS
 from splitserve.worker.weights import loading
+from splitserve.worker.weights.formats.block_values import q4_0_codes
 from splitserve.worker.weights.loading import load_weights
 from tests.checkpoints import CheckpointCache, CheckpointSpec
 from tests.worker.models.driver import Driver
 from tests.worker.weights.gguf_models import as_blocks, write_gguf
-from tests.worker.weights.test_formats import rows_of
+from tests.worker.weights.test_formats import products, rows_of
 
 PROMPT = list(range(20, 60))
 _LLAMA3 = {"rope_type": "llama3", "rope_theta": 500000.0, "factor": 8.0, "low_freq_factor": 1.0}
@@ -128,3 +130,24 @@ def test_a_scale_that_is_no_number_is_found_while_it_is_read(
     write_gguf(checkpoints.get(WIDE), path, damaged)
     with pytest.raises(ModelLoadError, match=r"ffn_down\.weight' holds values that are not finite"):
         Driver(path)
+
+
+@pytest.mark.parametrize("asked", ["none", "int4"])
+def test_of_q4_0_only_the_scales_are_rounded_to_int4(
+    asked: str, checkpoints: CheckpointCache, tmp_path: Path
+) -> None:
+    path, name = tmp_path / "model.gguf", "model.layers.0.mlp.up_proj.weight"
+    source = checkpoints.get(WIDE)
+    write_gguf(source, path, as_blocks("Q4_0"))
+    blocks = gguf.quantize(
+        load_file(source / "model.safetensors")[name].numpy(), gguf.GGMLQuantizationType.Q4_0
+    ).reshape(-1, 18)
+    codes, scales = q4_0_codes(torch.from_numpy(blocks))
+    plan = WeightPlan(forms=FORMS[asked])
+    part = Part(name, (160, 96), outputs=range(8, 100), inputs=range(32, 96))
+    parameter = plan.declare_linear((92, 64), [part])
+    load_weights(path, plan, torch.bfloat16, CpuDevice(), lambda loaded, total: None)
+    kept = scales if asked == "none" else scales.bfloat16().float()
+    expected = (codes.float() * kept).view(160, 96)[8:100, 32:96]
+    assert torch.equal(products(parameter), expected.bfloat16())
+    assert parameter.weight.form == ("plain" if asked == "none" else "int4")  # type: ignore[attr-defined]

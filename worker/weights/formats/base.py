@@ -23,6 +23,18 @@ Values = Callable[[range], torch.Tensor]
 """Function of some rows that returns them in float32."""
 
 
+class IntegerForm(NamedTuple):
+    """A form of the kernels that holds the integers of a file.
+
+    Attributes:
+        form: "plain" if none does.
+        is_exact: it holds the scales exactly, too; otherwise they are rounded to bfloat16.
+    """
+
+    form: WeightForm
+    is_exact: bool
+
+
 class StoredTensor(ABC):
     """A TensorSource whose numbers are computed; names, shapes and dtypes are checked where it is made.
 
@@ -65,17 +77,17 @@ class StoredTensor(ABC):
             ModelLoadError: the file was truncated since it was checked.
         """
 
-    def exact_form(self, window: Window) -> WeightForm:
-        """Return the form of the kernels that holds a region exactly, "plain" if none does."""
-        return "plain"
+    def integer_form(self, window: Window) -> IntegerForm:
+        """Return whether a form of the kernels holds the integers of a region, whose values are checked."""
+        return IntegerForm("plain", is_exact=True)
 
     def load_codes(self, window: Window) -> Quantized:
-        """Return the integers of a region in its exact form, and their scales.
+        """Return the integers of a region in that form, and their scales, rounded to those of the form.
 
         Raises:
             ModelLoadError: the file was truncated since it was checked.
         """
-        raise AssertionError("no form holds it exactly")
+        raise AssertionError("no form holds its integers")
 
     def read(self, window: Window, staging: Staging) -> torch.Tensor:
         """Return the numbers of a region in float32, valid until the next call.

@@ -41,8 +41,15 @@ def _fifth_bits(blocks: torch.Tensor, at: int) -> torch.Tensor:
     return (((blocks[:, at : at + 4, None] >> places) & 1) << 4).flatten(1)
 
 
+def q4_0_codes(blocks: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return the integers of Q4_0, int8 [n, 32] from -8 to 7, and their scales, float32 [n, 1]."""
+    # As unsigned bytes the difference wraps around to the bits of the negative number.
+    return (_nibbles(blocks[:, 2:].contiguous(), 16) - 8).view(torch.int8), _half(blocks, 0)
+
+
 def _q4_0(blocks: torch.Tensor) -> torch.Tensor:
-    return _half(blocks, 0) * (_nibbles(blocks[:, 2:].contiguous(), 16).float() - 8)
+    codes, scales = q4_0_codes(blocks)
+    return scales * codes.float()
 
 
 def _q4_1(blocks: torch.Tensor) -> torch.Tensor:

@@ -6,9 +6,11 @@ import torch
 
 from splitserve.engine_core.checkpoint.gguf.tensor_types import BLOCKS
 from splitserve.engine_core.checkpoint.weight_files import CheckpointTensor
+from splitserve.engine_core.errors import ModelLoadError
 from splitserve.worker.layers.parameter import Window
-from splitserve.worker.weights.formats.base import FLOATS, StoredTensor, Values, check
-from splitserve.worker.weights.formats.block_values import DECODERS
+from splitserve.worker.ops.quantization import GROUP_COLUMNS, Quantized
+from splitserve.worker.weights.formats.base import FLOATS, IntegerForm, StoredTensor, Values, check, where
+from splitserve.worker.weights.formats.block_values import DECODERS, q4_0_codes
 
 
 class BlockTensor(StoredTensor):
@@ -35,6 +37,22 @@ class BlockTensor(StoredTensor):
     def num_bytes(self, window: Window) -> int:
         """Bytes of the blocks."""
         return len(window.rows) * -(-window.width // self._kind.block_elements) * self._kind.block_bytes
+
+    def integer_form(self, window: Window) -> IntegerForm:
+        """int4 for whole blocks of Q4_0, whose scales are float16."""
+        ends = () if window.columns is None else (window.columns.start, window.columns.stop)
+        is_fit = self._kind.name == "Q4_0" and all(end % GROUP_COLUMNS == 0 for end in ends)
+        return IntegerForm("int4" if is_fit else "plain", is_exact=False)
+
+    def load_codes(self, window: Window) -> Quantized:
+        """Return the integers of a region, and a scale per block; see StoredTensor.load_codes."""
+        assert window.columns is not None, "vectors are stored in floats"
+        blocks = range(window.columns.start // GROUP_COLUMNS, window.columns.stop // GROUP_COLUMNS)
+        codes, scales = q4_0_codes(self._read_blocks(window.rows, blocks).view(-1, self._kind.block_bytes))
+        if not scales.isfinite().all():
+            raise ModelLoadError(f"{where(self._source)} holds values that are not finite numbers")
+        num_rows = len(window.rows)
+        return Quantized(codes.view(num_rows, -1), scales.bfloat16().view(num_rows, -1))
 
     def load(self, window: Window) -> Values:
         """Read a region; see StoredTensor.load."""

@@ -11,10 +11,18 @@ import torch
 
 from splitserve.engine_core.checkpoint.quantization.schemes import GptqScheme
 from splitserve.worker.layers.parameter import Window
-from splitserve.worker.weights.formats.base import FLOATS, Places, StoredTensor, Values
-from splitserve.worker.weights.formats.groups import Groups, Piece, check_finite, num_groups, read_order
+from splitserve.worker.ops.quantization import Quantized
+from splitserve.worker.weights.formats.base import FLOATS, IntegerForm, Places, StoredTensor, Values
+from splitserve.worker.weights.formats.groups import (
+    Groups,
+    Piece,
+    check_finite,
+    four_bits,
+    num_groups,
+    read_order,
+)
 from splitserve.worker.weights.formats.words import cover, unpack_columns, unpack_rows
-from splitserve.worker.weights.reading import read_matrix
+from splitserve.worker.weights.reading import read_matrix, read_whole
 
 
 class GptqTensor(StoredTensor):
@@ -55,6 +63,27 @@ class GptqTensor(StoredTensor):
     def num_bytes(self, window: Window) -> int:
         """Bytes of the integers."""
         return len(window.rows) * -(-window.width * self._scheme.bits // 8)
+
+    def integer_form(self, window: Window) -> IntegerForm:
+        """int4 for whole groups of 32 inputs in order whose zero points are all 8."""
+        is_fit = self._scheme.bits == 4 and self._groups.order is None and self._is_symmetric()
+        return four_bits(is_fit, self._groups, window, self._scales)
+
+    def load_codes(self, window: Window) -> Quantized:
+        """Return the integers of a region less 8, and a scale per 32 inputs."""
+        assert window.columns is not None, "only matrices are stored so"
+        outputs, inputs = window.rows, window.columns
+        needed = cover(inputs, self._per_word)
+        codes = unpack_rows(read_matrix(self._words, needed.words, outputs), 4, needed.offset, len(inputs))
+        scales = read_matrix(self._scales, self._groups.taken(inputs, self._count), outputs).t()
+        # As unsigned bytes the difference wraps around to the bits of the negative number.
+        return Quantized((codes - 8).view(torch.int8), self._groups.per_kept_group(scales, inputs))
+
+    def _is_symmetric(self) -> bool:
+        """Whether all zero points are 8; in the first version of the format they are stored less 1."""
+        stored = sum((8 - self._scheme.zero_offset) << shift for shift in range(0, 32, 4))
+        expected = torch.tensor(stored - 2**32 if stored >= 2**31 else stored, dtype=torch.int32)
+        return bool((read_whole(self._zeros) == expected).all())
 
     def load(self, window: Window) -> Values:
         """Read a region; see StoredTensor.load."""

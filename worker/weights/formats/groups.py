@@ -8,6 +8,9 @@ import torch
 
 from splitserve.engine_core.checkpoint.weight_files import CheckpointTensor
 from splitserve.engine_core.errors import ModelLoadError
+from splitserve.worker.layers.parameter import Window
+from splitserve.worker.ops.quantization import GROUP_COLUMNS
+from splitserve.worker.weights.formats.base import IntegerForm
 from splitserve.worker.weights.reading import read_matrix, read_whole
 
 _CHECKED_ROWS = 4096
@@ -38,6 +41,10 @@ class Groups(NamedTuple):
             return values.expand(-1, len(columns))
         first = columns.start // self.size
         return values[:, torch.arange(columns.start, columns.stop) // self.size - first]
+
+    def per_kept_group(self, scales: torch.Tensor, columns: range) -> torch.Tensor:
+        """Return scales [n, taken groups] as bfloat16 [n, k / 32], one for each group of the kernels."""
+        return self.spread(scales, columns)[:, ::GROUP_COLUMNS].bfloat16().contiguous()
 
     def are_whole(self, columns: range) -> bool:
         """Whether some inputs are whole groups that follow each other."""
@@ -118,3 +125,18 @@ def read_order(source: CheckpointTensor, num_groups: int) -> torch.Tensor:
 def num_groups(num_inputs: int, group_size: int) -> int:
     """Return how many groups so many inputs have; a size of 0 means one."""
     return -(-num_inputs // group_size) if group_size else 1
+
+
+def four_bits(is_fit: bool, groups: Groups, window: Window, scales: CheckpointTensor) -> IntegerForm:
+    """Return int4 if integers of 4 bits fit and their groups are whole ones of the kernels, else "plain".
+
+    Args:
+        is_fit: they have no zero points, and inputs are in order.
+        groups: of the matrix.
+        window: the region that is asked for.
+        scales: of the groups.
+    """
+    columns = window.columns
+    ends = () if columns is None else (columns.start, columns.stop, groups.size)
+    is_fit = is_fit and columns is not None and all(end % GROUP_COLUMNS == 0 for end in ends)
+    return IntegerForm("int4" if is_fit else "plain", is_exact=scales.entry.dtype == "BF16")

@@ -12,9 +12,16 @@ import torch
 from splitserve.engine_core.checkpoint.quantization.schemes import PackedScheme
 from splitserve.engine_core.errors import ModelLoadError
 from splitserve.worker.layers.parameter import Window
-from splitserve.worker.ops.quantization import GROUP_COLUMNS, Quantized, WeightForm
-from splitserve.worker.weights.formats.base import FLOATS, Places, StoredTensor, Values
-from splitserve.worker.weights.formats.groups import Groups, Piece, check_finite, num_groups, read_order
+from splitserve.worker.ops.quantization import Quantized
+from splitserve.worker.weights.formats.base import FLOATS, IntegerForm, Places, StoredTensor, Values
+from splitserve.worker.weights.formats.groups import (
+    Groups,
+    Piece,
+    check_finite,
+    four_bits,
+    num_groups,
+    read_order,
+)
 from splitserve.worker.weights.formats.words import cover, unpack_columns, unpack_rows
 from splitserve.worker.weights.reading import read_matrix, read_whole
 
@@ -60,14 +67,11 @@ class PackedTensor(StoredTensor):
         """Bytes of the integers."""
         return len(window.rows) * -(-window.width * self._scheme.bits // 8)
 
-    def exact_form(self, window: Window) -> WeightForm:
-        """int4 for scales in bfloat16 of whole groups of 32 inputs; the kernels' int8 has no -128."""
+    def integer_form(self, window: Window) -> IntegerForm:
+        """int4 for whole groups of 32 inputs without zero points; the kernels' int8 has no -128."""
         scheme = self._scheme
-        if scheme.bits != 4 or not scheme.is_symmetric or scheme.has_order or window.columns is None:
-            return "plain"
-        ends = (window.columns.start, window.columns.stop, scheme.group_size)
-        are_whole = all(end % GROUP_COLUMNS == 0 for end in ends)
-        return "int4" if are_whole and self._scales.entry.dtype == "BF16" else "plain"
+        is_fit = scheme.bits == 4 and scheme.is_symmetric and not scheme.has_order
+        return four_bits(is_fit, self._groups, window, self._scales)
 
     def load_codes(self, window: Window) -> Quantized:
         """Return the integers of a region, and a scale per 32 inputs."""
@@ -80,7 +84,7 @@ class PackedTensor(StoredTensor):
         codes = (codes - half).view(torch.int8)
         groups = self._groups.taken(inputs, self._count)
         scales = read_matrix(self._scales, outputs, groups)
-        return Quantized(codes, self._groups.spread(scales, inputs)[:, ::GROUP_COLUMNS].contiguous())
+        return Quantized(codes, self._groups.per_kept_group(scales, inputs))
 
     def load(self, window: Window) -> Values:
         """Read a region; see StoredTensor.load."""
