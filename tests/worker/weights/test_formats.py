@@ -129,6 +129,19 @@ def test_fused_projections_may_be_quantized(checkpoints: CheckpointCache, tmp_pa
     assert Driver(tmp_path / "quantized").greedy(PROMPT, 12) == expected
 
 
+@pytest.mark.parametrize("name", ["gptq", "awq", "deepseek"])
+def test_experts_with_tensors_of_their_own_may_be_quantized(
+    name: str, checkpoints: CheckpointCache, tmp_path: Path
+) -> None:
+    source = checkpoints.get(CheckpointSpec("qwen3moe"))
+    write_quantized(source, CASES[name], tmp_path / "quantized", tmp_path / "plain")
+    names = load_file(tmp_path / "quantized" / SINGLE)
+    stored = (".experts.0.up_proj.qweight", ".experts.0.up_proj.weight_scale_inv")
+    assert any(each.endswith(stored) for each in names)
+    expected = Driver(tmp_path / "plain").greedy(PROMPT, 12)
+    assert Driver(tmp_path / "quantized").greedy(PROMPT, 12) == expected
+
+
 def test_modules_that_the_config_leaves_out_stay_plain(tmp_path: Path) -> None:
     case = Case(
         {**CASES["fp8-per-tensor"].config, "modules_to_not_convert": ["n"]}, CASES["fp8-per-tensor"].make
