@@ -123,7 +123,7 @@ def _report_dequantized(checkpoint: Checkpoint, plan: WeightPlan, assignments: l
     quantized = _quantized(assignments)
     if not quantized:
         return
-    sizes = {tensor.name: tensor.entry.num_bytes for stored in quantized for tensor in stored.tensors}
+    sizes = {tensor.name: tensor.entry.num_bytes for each in assignments for tensor in each.source.tensors}
     log_event(
         logger,
         logging.INFO,
