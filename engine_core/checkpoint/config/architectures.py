@@ -168,8 +168,8 @@ def read_model_config(directory: str | Path, model_impl: str = "auto") -> ModelC
             "compression_config", "quantization_config says how this architecture is quantized"
         )
     quantization = None if architecture.may_be_quantized else read_quantization(path, config)
-    if quantization is not None and model.family == "transformers":
-        problem = f"({quantization.method}) is supported for native architectures only"
+    if quantization is not None and (model.family == "transformers" or model.encoder is not None):
+        problem = f"({quantization.method}) is supported for native architectures of decoders only"
         raise config.error("quantization_config", problem)
     model = msgspec.structs.replace(
         model,

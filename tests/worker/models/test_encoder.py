@@ -169,7 +169,11 @@ REFUSED: list[tuple[tuple[str, ...], dict[str, object], str]] = [
     (tuple(KINDS), {"num_attention_heads": 4}, "head_dim must be a multiple of 8"),
     (tuple(KINDS), {"max_position_embeddings": 0}, "max_position_embeddings must be an integer from"),
     (tuple(KINDS), {"model_type": "electra"}, "model_type must be"),
-    (tuple(KINDS), {"quantization_config": {}}, "quantized checkpoints are not supported"),
+    (
+        tuple(KINDS),
+        {"quantization_config": {"quant_method": "gptq", "bits": 4, "group_size": 16}},
+        r"quantization_config \(gptq\) is supported for native architectures of decoders only",
+    ),
     (
         ("modernbert",),
         {"rope_scaling": {"rope_type": "linear", "factor": 2.0}},
