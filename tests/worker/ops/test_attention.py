@@ -208,16 +208,17 @@ def test_a_nan_key_or_value_spoils_no_earlier_row(position: int, dtype: torch.dt
         assert dirty[position - begin :].isnan().all()
 
 
-def test_values_too_small_for_a_product_give_a_row_the_same_bits_of_zero(dtype: torch.dtype) -> None:
-    """What is rounded to a zero may keep its sign, and later positions of the tile must not show in it."""
-    shape = Shape(4, 2, 24)
-    sequence = Sequence.random(shape, 70, dtype)
-    sequence.v[:] = -torch.finfo(torch.bfloat16).tiny
+def test_what_is_rounded_to_zero_has_the_same_sign_beside_later_positions(dtype: torch.dtype) -> None:
+    """Where denormals are made zero: a negative sum, then a negative product in the same register."""
+    shape, tiny = Shape(2, 1, 16), torch.finfo(torch.bfloat16).tiny
+    sequence = Sequence.random(shape, 64, dtype)
+    sequence.q[:], sequence.k[:], sequence.v[:] = 1, 0, 0
+    sequence.k[48:50] = -1
+    sequence.v[0], sequence.v[32], sequence.v[48:50], sequence.v[50:] = 1.5 * tiny, -1.625 * tiny, -tiny, -1
     batch = PagedBatch(shape, [sequence])
-    (whole,) = batch.attend([(0, 70)])
-    for begin, end in [(0, 1), (5, 8), (17, 18), (66, 70)]:
-        (part,) = batch.attend([(begin, end)])
-        assert_same_bits(part, whole[begin:end])
+    (whole,) = batch.attend([(0, 64)])
+    (alone,) = batch.attend([(49, 50)])
+    assert_same_bits(alone[0], whole[49])
 
 
 def test_an_infinite_value_reaches_only_rows_that_see_it(dtype: torch.dtype) -> None:
