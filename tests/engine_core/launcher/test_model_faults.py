@@ -159,7 +159,7 @@ def test_serve_names_the_fault_and_starts_nothing(fault: str, model: Path, tmp_p
     assert str(model) in line
     for word in words:
         assert word in line
-    assert len(line) < 1000
+    assert len(line) < 1500
     assert done.stdout == ""
 
 
