@@ -76,7 +76,7 @@ def test_keys_and_values_are_written_where_the_packages_look(gpu: Gpu, rotation:
     slots, positions = torch.tensor([3, 16, 31, -1, 63]), torch.tensor([3, 0, 15, 7, 2])
     empty = torch.zeros(0, dtype=torch.int32)
     meta = AttentionMetadata(positions.int(), slots.int(), empty, empty, empty)
-    meta = AttentionMetadata(*(x.to(gpu.device) for x in meta))
+    meta = AttentionMetadata(*(x.to(gpu.device) for x in meta if x is not None))
     if rotation is not None:
         rotation = rotation._replace(cos_sin=rotation.cos_sin.to(gpu.device))
     written = []
