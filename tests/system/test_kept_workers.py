@@ -90,7 +90,7 @@ def test_a_successor_may_have_other_settings_of_its_own() -> None:
         life.start()
         life.client()
         workers = life.record()
-        life.engine.send_signal(signal.SIGQUIT)
+        life.engine.send_signal(signal.SIGABRT)
         life.engine.wait(DEADLINE_S)
         life.start("--max-num-waiting=7")
         life.client()
