@@ -218,7 +218,7 @@ class BusyLoop:
             self._upkeep.on_disconnect()
 
     def _serve(self, loaded: Loaded) -> EngineCore:
-        self._request_log.pools = loaded.model.embedding_size > 0
+        self._request_log.serve(loaded.model)
         engine = EngineCore(
             loaded.scheduler,
             loaded.model,

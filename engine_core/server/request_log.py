@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 
 from splitserve.engine_core.ipc.messages import RequestInfo
+from splitserve.engine_core.ipc.wire import ModelInfo
 from splitserve.engine_core.process.logs import log_event
 from splitserve.engine_core.request import RequestSummary
 from splitserve.engine_core.server.frontends import FrontendTable
@@ -21,18 +22,19 @@ class RequestLog:
 
     Args:
         table: gives the frontends' names.
-
-    Attributes:
-        pools: the model makes vectors.
     """
 
     def __init__(self, table: FrontendTable) -> None:
         self._table = table
-        self.pools = False
+        self._pools = False
+
+    def serve(self, model: ModelInfo) -> None:
+        """Log the requests of this model from now on."""
+        self._pools = model.pooled_size > 0
 
     def ended(self, summary: RequestSummary) -> None:
         """Log one line for a request that ended, without its text."""
-        is_vector = self.pools and summary.outcome not in ("abort", "error")
+        is_vector = self._pools and summary.outcome not in ("abort", "error")
         log_event(
             _log,
             logging.DEBUG if is_vector else logging.INFO,

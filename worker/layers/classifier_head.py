@@ -7,26 +7,8 @@ import torch
 from splitserve.engine_core.checkpoint.config.classifier import HeadTraits
 from splitserve.engine_core.checkpoint.config.model_config import ModelConfig
 from splitserve.worker.layers.context import LayerContext
+from splitserve.worker.layers.linear import WholeLinear
 from splitserve.worker.layers.norm import LayerNorm
-from splitserve.worker.layers.parameter import Part
-
-
-class _Whole:
-    """x [T, K] -> [T, N] in the dtype that is asked for; every rank holds all of it, never quantised."""
-
-    def __init__(
-        self, ctx: LayerContext, role: str, name: str, shape: tuple[int, int], *, bias: bool
-    ) -> None:
-        self._ops = ctx.ops
-        self._workspace = ctx.workspace
-        self._role = role
-        self._weight = ctx.plan.declare_rows(f"{name}.weight", shape)
-        self._bias = ctx.plan.declare_vector(shape[0], [Part(f"{name}.bias", shape[:1])]) if bias else None
-
-    def __call__(self, x: torch.Tensor, dtype: torch.dtype | None = None) -> torch.Tensor:
-        out = self._workspace.take(self._role, x.shape[0], self._weight.shape[0], dtype)
-        self._ops.linear(out, x, self._weight.weight, self._bias.tensor if self._bias else None)
-        return out
 
 
 class ClassifierHead:
@@ -37,14 +19,14 @@ class ClassifierHead:
         head, size = config.classifier.head, config.hidden_size
         self._ops = ctx.ops
         self._activation = head.activation
-        self._dense: _Whole | None = None
+        self._dense: WholeLinear | None = None
         self._norm: LayerNorm | None = None
         if head.dense:
-            self._dense = _Whole(ctx, "classifier_dense", head.dense, (size, size), bias=head.dense_bias)
+            self._dense = WholeLinear(ctx, "classifier_dense", head.dense, (size, size), bias=head.dense_bias)
         if head.norm:
             self._norm = _norm(ctx, config, head)
         shape = (len(config.classifier.labels), size)
-        self._output = _Whole(ctx, "label_numbers", head.output, shape, bias=head.output_bias)
+        self._output = WholeLinear(ctx, "label_numbers", head.output, shape, bias=head.output_bias)
 
     def __call__(self, states: torch.Tensor) -> torch.Tensor:
         """Map pooled states [n, H] to the labels' numbers, float32 [n, L] in this head's buffer."""

@@ -10,6 +10,7 @@ import torch
 from splitserve.engine_core.checkpoint.config.model_config import ExpertConfig, ModelConfig
 from splitserve.worker.layers.context import LayerContext
 from splitserve.worker.layers.expert_parts import StoredExperts
+from splitserve.worker.layers.linear import WholeLinear
 from splitserve.worker.layers.mlp import GatedMLP, MlpSpec, gated_activation
 from splitserve.worker.layers.parameter import DenseParameter, PackedParameter, Part
 from splitserve.worker.ops.experts import Routing
@@ -132,22 +133,17 @@ class Router:
     def __init__(
         self, ctx: LayerContext, name: str, hidden_size: int, experts: ExpertConfig, *, has_bias: bool
     ) -> None:
-        self._linear = ctx.ops.linear
         self._route = ctx.ops.experts.route
         self._workspace = ctx.workspace
         self._experts = experts
-        self._weight = ctx.plan.declare_rows(f"{name}.weight", (experts.num_experts, hidden_size))
-        self._bias: DenseParameter | None = None
-        if has_bias:
-            shape = (experts.num_experts,)
-            self._bias = ctx.plan.declare_vector(experts.num_experts, [Part(f"{name}.bias", shape)])
+        shape = (experts.num_experts, hidden_size)
+        self._logits = WholeLinear(ctx, "router_logits", name, shape, bias=has_bias)
 
     def __call__(self, x: torch.Tensor) -> Routing:
         """Return the experts of x [T, H], in buffers of this role."""
         take, count = self._workspace.take, x.shape[0]
         num_experts, num_chosen = self._experts.num_experts, self._experts.num_chosen
-        logits = take("router_logits", count, num_experts, torch.float32)
-        self._linear(logits, x, self._weight.weight, None if self._bias is None else self._bias.tensor)
+        logits = self._logits(x, torch.float32)
         routing = Routing(
             weights=take("expert_weights", count, num_chosen, torch.float32),
             ids=take("expert_ids", count, num_chosen, torch.int32),
@@ -164,20 +160,16 @@ class SharedExpert:
     def __init__(self, ctx: LayerContext, config: ModelConfig, layer: str) -> None:
         assert config.experts is not None
         traits, hidden = config.traits.experts, config.hidden_size
-        self._linear = ctx.ops.linear
-        self._workspace = ctx.workspace
         spec = MlpSpec(hidden, config.experts.shared_size, traits.shared_inner, traits.shared_outer)
         self._mlp = GatedMLP(ctx, f"{layer}.{traits.shared}", spec, config.activation)
         self._gate = None
         if traits.shared_gate:
             name = f"{layer}.{traits.module}.{traits.shared_gate}"
-            self._gate = ctx.plan.declare_rows(f"{name}.weight", (1, hidden))
+            self._gate = WholeLinear(ctx, "shared_gate", name, (1, hidden), bias=False)
 
     def __call__(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor | None]:
         """Return this rank's part of the output, float32 [T, H], and the logits of its gate, float32 [T]."""
         output = self._mlp.partial("shared_output", x)
         if self._gate is None:
             return output, None
-        gate = self._workspace.take("shared_gate", x.shape[0], 1, torch.float32)
-        self._linear(gate, x, self._gate.weight)
-        return output, gate[:, 0]
+        return output, self._gate(x, torch.float32)[:, 0]

@@ -103,6 +103,32 @@ class RowLinear:
         return partial
 
 
+class WholeLinear:
+    """x [T, K] -> [T, N] in the dtype that is asked for; every rank holds all of it, never quantised.
+
+    Args:
+        role: name of the output buffer in the workspace.
+        name: of the checkpoint layer.
+        shape: (N, K).
+        bias: whether there is one.
+    """
+
+    def __init__(
+        self, ctx: LayerContext, role: str, name: str, shape: tuple[int, int], *, bias: bool
+    ) -> None:
+        self._ops = ctx.ops
+        self._workspace = ctx.workspace
+        self._role = role
+        self._weight = ctx.plan.declare_rows(f"{name}.weight", shape)
+        self._bias = ctx.plan.declare_vector(shape[0], [Part(f"{name}.bias", shape[:1])]) if bias else None
+
+    def __call__(self, x: torch.Tensor, dtype: torch.dtype | None = None) -> torch.Tensor:
+        """Return x W^T + b in this layer's buffer; dtype None is the activations'."""
+        out = self._workspace.take(self._role, x.shape[0], self._weight.shape[0], dtype)
+        self._ops.linear(out, x, self._weight.weight, self._bias.tensor if self._bias else None)
+        return out
+
+
 def _declare(
     plan: WeightPlan, sources: Sequence[Source], spec: LinearSpec
 ) -> tuple[PackedParameter, DenseParameter | None]:

@@ -18,7 +18,7 @@ from splitserve.frontend.openai.schema.vectors import (
     ClassifyResponse,
     VectorUsage,
 )
-from splitserve.frontend.openai.vectors.vector_run import VectorInput, VectorRun, vector_encoder
+from splitserve.frontend.openai.vectors.vector_run import VectorRun, named_inputs, vector_encoder
 from splitserve.frontend.text.pooling.labels import check_classifies, probabilities_of
 
 decoder = BodyDecoder(ClassifyRequest, known_beside({}))
@@ -38,10 +38,7 @@ async def classify(context: ApiContext, request: Request) -> Response:
     encoder = vector_encoder(context, model, body)
     async with ClientWatch(request.receive):
         prompts = await encode_prompts(body.input, encoder, "input", MAX_INPUTS)
-        inputs = [
-            VectorInput("input" if len(prompts) == 1 else f"input[{i}]", prompt.token_ids)
-            for i, prompt in enumerate(prompts)
-        ]
+        inputs = named_inputs("input", prompts, is_list=len(prompts) > 1)
         found = await VectorRun(context, request, model, body, head.id).collect(inputs)
     data = []
     for i, values in enumerate(found):

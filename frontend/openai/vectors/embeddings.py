@@ -21,7 +21,7 @@ from splitserve.frontend.openai.schema.vectors import (
     EmbeddingResponse,
     VectorUsage,
 )
-from splitserve.frontend.openai.vectors.vector_run import VectorInput, VectorRun, vector_encoder
+from splitserve.frontend.openai.vectors.vector_run import VectorRun, named_inputs, vector_encoder
 from splitserve.frontend.text.pooling.vectors import (
     as_base64,
     check_dimensions,
@@ -47,10 +47,7 @@ async def create_embeddings(context: ApiContext, request: Request) -> Response:
     encoder = vector_encoder(context, model, body)
     async with ClientWatch(request.receive):
         prompts = await encode_prompts(body.input, encoder, "input", MAX_INPUTS)
-        inputs = [
-            VectorInput("input" if len(prompts) == 1 else f"input[{i}]", prompt.token_ids)
-            for i, prompt in enumerate(prompts)
-        ]
+        inputs = named_inputs("input", prompts, is_list=len(prompts) > 1)
         vectors = await VectorRun(context, request, model, body, head.id).collect(inputs)
     normalizes = model.info.normalizes if body.normalize is None else body.normalize
     pieces = JsonPieces()

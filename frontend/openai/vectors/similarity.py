@@ -35,7 +35,12 @@ from splitserve.frontend.openai.schema.vectors import (
     VectorFields,
     VectorUsage,
 )
-from splitserve.frontend.openai.vectors.vector_run import VectorInput, VectorRun, vector_encoder
+from splitserve.frontend.openai.vectors.vector_run import (
+    VectorInput,
+    VectorRun,
+    named_inputs,
+    vector_encoder,
+)
 from splitserve.frontend.text.pooling.labels import is_cross_encoder, score_of
 from splitserve.frontend.text.pooling.vectors import finished_vector
 
@@ -156,10 +161,7 @@ class _Comparison:
         for name, texts in fields.items():
             given: str | list[str | int | list[int]] = texts if isinstance(texts, str) else [*texts]
             prompts = await encode_prompts(given, encoder, name, MAX_INPUTS)
-            inputs += [
-                VectorInput(name if isinstance(texts, str) else f"{name}[{i}]", prompt.token_ids)
-                for i, prompt in enumerate(prompts)
-            ]
+            inputs += named_inputs(name, prompts, is_list=not isinstance(texts, str))
         return inputs
 
     def _scores(self, found: list[bytes]) -> npt.NDArray[np.float64]:

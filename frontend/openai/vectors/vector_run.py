@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
@@ -16,7 +17,7 @@ from splitserve.frontend.metrics.generation_timer import GenerationTimer
 from splitserve.frontend.openai.context import ApiContext
 from splitserve.frontend.openai.schema.vectors import VectorFields
 from splitserve.frontend.text.pooling.vectors import check_vector
-from splitserve.frontend.text.prompts import PromptEncoder
+from splitserve.frontend.text.prompts import Prompt, PromptEncoder
 from splitserve.frontend.text.truncation import TruncationSide, read_truncation
 
 # Enough to fill the engines' batches, and few enough that others find room in their queues.
@@ -29,6 +30,13 @@ class VectorInput(NamedTuple):
     name: str
     token_ids: list[int]
     second_at: int = 0
+
+
+def named_inputs(name: str, prompts: Sequence[Prompt], *, is_list: bool) -> list[VectorInput]:
+    """Return the prompts of a field as inputs; those of a list are named by their place in it."""
+    return [
+        VectorInput(f"{name}[{i}]" if is_list else name, prompt.token_ids) for i, prompt in enumerate(prompts)
+    ]
 
 
 def vector_encoder(

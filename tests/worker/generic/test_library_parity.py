@@ -85,6 +85,20 @@ def test_greedy_tokens_in_fp32_are_those_of_the_library(model_type: str, paths: 
     assert generated == expected.tolist()
 
 
+@pytest.mark.parametrize("model_type", ["gpt_neox", "gemma", "opt"])
+def test_without_a_head_hidden_states_are_those_of_the_library(
+    model_type: str, paths: dict[str, Path]
+) -> None:
+    """As of models that make embeddings."""
+    driver = Driver(paths[model_type], model_impl="transformers", has_head=False)
+    tokens = prompt(driver.config.vocab_size, PROMPT_LEN)
+    model = make_model(model_type)
+    with torch.inference_mode():
+        expected = model.base_model(torch.tensor([tokens]), use_cache=False).last_hidden_state[0]  # type: ignore[operator]
+    found = driver.run((Row(tokens), PROMPT_LEN))
+    torch.testing.assert_close(found, expected, rtol=2e-4, atol=2e-4)
+
+
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
 @pytest.mark.parametrize("model_type", SERVED)
 def test_a_row_has_the_same_bits_alone_and_in_company(

@@ -41,11 +41,18 @@ class Driver:
         dtype: torch.dtype = torch.float32,
         quantization: str = "none",
         model_impl: str = "auto",
+        *,
+        has_head: bool = True,
     ) -> None:
         self.config: ModelConfig = read_model_config(path, model_impl)
         backend = CpuAttention()
         self.model: Model = load_model(
-            self.config, dtype, Placement(CpuDevice(), backend), lambda loaded, total: None, quantization
+            self.config,
+            dtype,
+            Placement(CpuDevice(), backend),
+            lambda loaded, total: None,
+            quantization,
+            has_head=has_head,
         )
         model = self.model
         shape = BlockShape(model.num_layers, model.num_kv_heads, BLOCK_SIZE, model.head_dim, dtype)
