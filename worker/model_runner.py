@@ -16,8 +16,8 @@ from splitserve.engine_core.ipc.worker_messages import ModelRunnerOutput, RowErr
 from splitserve.engine_core.process.logs import log_event
 from splitserve.worker.attention.metadata import AttentionMetadata
 from splitserve.worker.batch.agreement import Agreement
-from splitserve.worker.batch.row_faults import may_be_a_rows, row_fault
-from splitserve.worker.batch.step_graphs import Drawn, StepGraphs, StepInFlight
+from splitserve.worker.batch.row_faults import may_be_a_rows
+from splitserve.worker.batch.step_graphs import Drawing, Drawn, StepGraph, StepGraphs, StepInFlight
 from splitserve.worker.batch.step_inputs import StepInputs
 from splitserve.worker.device.base import Device
 from splitserve.worker.device.out_of_memory import is_out_of_memory
@@ -157,17 +157,25 @@ class ModelRunner:
         return result.pack(step.step, compute_s, move_s)
 
     def _run(self, step: SchedulerOutput) -> StepResult | StepRunning:
+        self._sampler.work_ahead()
         graph = self.graphs.forward(step) if self.graphs is not None else None
         if graph is None:
             return self._run_eagerly(step)
-        if graph.needs_sampler:
+        drawn = None if graph.needs_sampler else self._draw(graph)
+        if drawn is None:
             return self._finish(graph.hidden, graph.inputs())
-        rows, drawn = graph.rows, graph.draw()
         if not isinstance(drawn, Drawn):
-            return StepRunning(self.batch, rows, drawn)
-        result = take_drawn(self.batch, rows, drawn)
+            return StepRunning(self.batch, graph.rows, drawn)
+        result = take_drawn(self.batch, graph.rows, drawn)
         result.fail_rows(self.batch)
+        self._sampler.took(result.rows[0], result.token_ids[0])
         return result
+
+    @torch.inference_mode()
+    def _draw(self, graph: StepGraph) -> Drawn | Drawing | None:
+        """Let the graph sample; None if it cannot, since a row fails."""
+        masks = self._sampler.masks(graph.rows) if graph.needs_masks else None
+        return None if masks is None and graph.needs_masks else graph.draw(masks)
 
     def _can_abandon(self) -> bool:
         """Make the other ranks abandon the step too; False if they cannot be told."""
@@ -270,16 +278,9 @@ class ModelRunner:
             if self._agreement is not None or not may_be_a_rows(error):
                 raise
         for i in range(len(rows)):
-            yield self._sample_alone(self._model.compute_logits(hidden[i : i + 1]), rows[i : i + 1])
-
-    def _sample_alone(self, logits: torch.Tensor | None, row: Int32) -> Sampled:
-        assert logits is not None
-        try:
-            return self._sampler.sample(logits, row)
-        except Exception as error:
-            if not may_be_a_rows(error):
-                raise
-            return Sampled(row[:0], row[:0], [], [row_fault(int(row[0]), error)])
+            alone = self._model.compute_logits(hidden[i : i + 1])
+            assert alone is not None
+            yield self._sampler.sample_alone(alone, rows[i : i + 1])
 
     def _take(self, sampled: Sampled, result: StepResult) -> None:
         if self.batch.failures:

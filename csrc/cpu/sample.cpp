@@ -34,7 +34,7 @@ void sample(TensorView out_token_ids, TensorView logits, TensorView temperature,
   params.rows = logits.size(0);
   params.vocab = logits.size(1);
   SPLITSERVE_CHECK_VALUE(params.vocab > 0 && params.vocab < INT32_MAX, "logits: unsupported vocabulary size");
-  params.logits = static_cast<float*>(logits.data_ptr());
+  params.logits = static_cast<const float*>(logits.data_ptr());
   params.logits_stride = logits.stride(0);
   params.out_token_ids =
       cpu_arg(out_token_ids, "out_token_ids").vector(kInt32Type, params.rows).data<int32_t>();

@@ -8,7 +8,7 @@ namespace splitserve {
 
 struct SampleParams {
   int32_t* out_token_ids;    // [rows]
-  float* logits;             // [rows, vocab]; what a mask forbids is overwritten
+  const float* logits;       // [rows, vocab]
   const float* temperature;  // [rows]; 0: the most likely token
   const int32_t* top_k;      // [rows]; <= 0: off
   const float* top_p;        // [rows]; >= 1: off

@@ -5,6 +5,7 @@
 
 #include <cstdlib>
 
+#include "common/logit_rules.h"
 #include "cpu/candidates.h"
 #include "cpu/vec_math.h"
 
@@ -15,25 +16,45 @@ inline constexpr int kBins = 1024;
 inline constexpr float kBinsPerUnit =
     32.0f;  // bins cover 32 units below the maximum, the last one all the rest
 
-// A row of logits with lanes past its end reading as -inf.
+// A row of logits. Lanes past its end read as -inf, and so do those that the mask forbids.
 struct Row {
   const float* logits;
   int64_t size;
+  const uint32_t* mask = nullptr;  // allows all if null
 
   SPLITSERVE_INLINE Vec operator()(int64_t i) const {
+    if (mask == nullptr || i >= size) return unmasked(i);
+    return allowed(i) == 0 ? broadcast(-__builtin_inff()) : masked(unmasked(i), i);
+  }
+
+  SPLITSERVE_INLINE Vec unmasked(int64_t i) const {
     return i + kLanes <= size ? load(logits + i)
                               : load_partial(logits + i, static_cast<int>(size - i), -__builtin_inff());
   }
+
+  SPLITSERVE_INLINE Vec masked(Vec own, int64_t i) const {
+    const IntVec is_allowed = ((UintVec{} + allowed(i)) >> reinterpret_cast<UintVec>(lane_ids()) & 1u) != 0u;
+    return is_allowed ? own : broadcast(-__builtin_inff());
+  }
+
+  // Whether the mask forbids all of these lanes, which are most in the rows of a grammar.
+  SPLITSERVE_INLINE bool is_forbidden(int64_t i) const { return mask != nullptr && allowed(i) == 0; }
+
+ private:
+  SPLITSERVE_INLINE uint32_t allowed(int64_t i) const {
+    return mask[i / kMaskBits] >> i % kMaskBits & ((uint64_t{1} << kLanes) - 1);
+  }
 };
 
-// The largest logit; NaN if there is one.
+// The largest logit that the mask allows; NaN if there is one among all.
 SPLITSERVE_INLINE float highest_logit(const Row& row) {
   Vec highest = broadcast(-__builtin_inff());
   IntVec nan{};
   for (int64_t i = 0; i < row.size; i += kLanes) {
-    const Vec logits = row(i);
-    highest = max(logits, highest);
+    const Vec logits = row.unmasked(i);
     nan |= logits != logits;
+    if (row.is_forbidden(i)) continue;
+    highest = max(row.mask == nullptr ? logits : row.masked(logits, i), highest);
   }
   return any(nan) ? __builtin_nanf("") : max_lanes(highest);
 }
@@ -42,8 +63,7 @@ SPLITSERVE_INLINE float highest_logit(const Row& row) {
 SPLITSERVE_INLINE int32_t first_with(const Row& row, float logit) {
   int64_t i = 0;
   while (i + kLanes < row.size && !any(row(i) == broadcast(logit))) i += kLanes;
-  while (row.logits[i] != logit) ++i;
-  return static_cast<int32_t>(i);
+  return static_cast<int32_t>(i) + __builtin_ctz(lane_bits(row(i) == broadcast(logit)));
 }
 
 // A logit that at least k tokens reach, -inf for a k beyond kGroups. Tokens are dealt out to groups; the

@@ -34,8 +34,10 @@ class Feature(enum.IntFlag):
 
 _TINY = float(np.finfo(np.float32).tiny)
 
+# Features that a row's mask is made of.
+MASKED = Feature.ALLOWED_TOKEN_IDS | Feature.GRAMMAR
 # Features that forbid tokens, and all features that change a row's logits before sampling.
-MASKING = Feature.ALLOWED_TOKEN_IDS | Feature.BAD_WORDS | Feature.MIN_TOKENS | Feature.GRAMMAR
+MASKING = MASKED | Feature.BAD_WORDS | Feature.MIN_TOKENS
 ADJUSTING = Feature.LOGIT_BIAS | Feature.PENALTIES | MASKING
 
 

@@ -25,6 +25,18 @@ class Drawn(NamedTuple):
     num_failed: int
 
 
+class RowMasks(NamedTuple):
+    """Which tokens rows may draw, on the device of the logits, as SamplingOps.sample takes them last.
+
+    Attributes:
+        masks: int32 [N, ceil(V / 32)], always the same memory.
+        mask_rows: int32 [S], the mask of each row of the logits; -1 for none.
+    """
+
+    masks: torch.Tensor
+    mask_rows: torch.Tensor
+
+
 class Drawing(Protocol):
     """A sampling in flight on the device; the batch holds placeholder tokens until it is done."""
 
@@ -48,13 +60,20 @@ class StepGraph(Protocol):
 
     @property
     def needs_sampler(self) -> bool:
-        """Whether a row has a feature or does not sample; inputs() must then be sampled eagerly."""
+        """Whether draw() cannot sample a row, or one does not sample; then inputs() are sampled eagerly."""
+
+    @property
+    def needs_masks(self) -> bool:
+        """Whether draw() has to be given masks."""
 
     def inputs(self) -> StepInputs:
         """The step's inputs, as InputBatch.prepare returns them."""
 
-    def draw(self) -> Drawn | Drawing:
-        """Sample and append a token for each row.
+    def draw(self, masks: RowMasks | None) -> Drawn | Drawing:
+        """Sample and append a token for each row; needs_sampler must be False.
+
+        Args:
+            masks: if needs_masks.
 
         Returns:
             The tokens, or on an asynchronous device a handle to wait for them.

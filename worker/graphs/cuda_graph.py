@@ -8,7 +8,7 @@ import numpy as np
 import torch
 
 from splitserve.worker.batch.input_batch import InputBatch
-from splitserve.worker.batch.step_graphs import Drawn
+from splitserve.worker.batch.step_graphs import Drawn, RowMasks
 from splitserve.worker.batch.step_inputs import StepInputs
 from splitserve.worker.device.cuda import CudaDevice
 from splitserve.worker.graphs.cuda_step import CudaStep
@@ -95,15 +95,21 @@ class CudaGraph:
             return True
         return bool(np.bitwise_or.reduce(self._batch.sampling.features[inputs.rows]))
 
+    @property
+    def needs_masks(self) -> bool:
+        """Always False: rows with masks need the sampler."""
+        return False
+
     def inputs(self) -> StepInputs:
         """The step inputs of the last forward()."""
         assert self._inputs is not None, "forward() comes first"
         return self._inputs
 
     @torch.inference_mode()
-    def draw(self) -> DrawInFlight:
+    def draw(self, masks: RowMasks | None = None) -> DrawInFlight:
         """Enqueue sampling for the rows of the last forward(), and append placeholder tokens."""
         assert self._batch is not None
+        assert masks is None
         self._draw()
         return DrawInFlight(self._batch, self.rows, self._device.fetch_later(self._step.drawn))
 

@@ -10,7 +10,7 @@ import torch
 from splitserve.engine_core.errors import WorkerError
 from splitserve.engine_core.ipc.worker_messages import SchedulerOutput
 from splitserve.worker.batch.input_batch import InputBatch
-from splitserve.worker.batch.step_graphs import Drawn
+from splitserve.worker.batch.step_graphs import Drawn, RowMasks
 from splitserve.worker.batch.step_inputs import StepInputs
 from splitserve.worker.graphs.decode_step import DecodeStep
 from splitserve.worker.kv_cache.arriving_caches import ArrivingCaches
@@ -43,6 +43,7 @@ class DecodeGraph:
         self.num_tokens = np.ones(len(step.drawn), "<i4").tobytes()
         self._forward: Callable[[], None] = self._record_forward
         self._draw: Callable[[], None] = self._record_draw
+        self._draw_masked: Callable[[], None] = self._record_draw_masked
 
     def forward(self, rows: bytes) -> None:
         """Run the model for the next token of R rows, given as the bytes in the message.
@@ -58,16 +59,25 @@ class DecodeGraph:
 
     @property
     def needs_sampler(self) -> bool:
-        """Whether a row of the last forward() has a feature or does not sample; then sample inputs()."""
+        """Whether draw() cannot sample a row of the last forward(), or one does not sample."""
         return self._step.needs_sampler
+
+    @property
+    def needs_masks(self) -> bool:
+        """Whether a row of the last forward() has a mask."""
+        return self._step.needs_masks
 
     def inputs(self) -> StepInputs:
         """The inputs of the last forward(), as InputBatch.prepare returns them."""
         return self._step.inputs()
 
-    def draw(self) -> Drawn:
-        """Sample and append a token for each row of the last forward(); needs_sampler must be False."""
-        self._draw()
+    def draw(self, masks: RowMasks | None) -> Drawn:
+        """Sample and append a token for each row of the last forward(); see StepGraph."""
+        if masks is None:
+            self._draw()
+        else:
+            self._step.set_masks(masks)
+            self._draw_masked()
         return Drawn(self._step.drawn, self._step.num_failed)
 
     @torch.inference_mode()
@@ -84,6 +94,12 @@ class DecodeGraph:
         with Recording() as recording:
             self._step.draw(self._model.compute_logits(self.hidden))
         self._draw = recording.replay
+
+    @torch.inference_mode()
+    def _record_draw_masked(self) -> None:
+        with Recording() as recording:
+            self._step.draw(self._model.compute_logits(self.hidden), is_masked=True)
+        self._draw_masked = recording.replay
 
 
 class DecodeGraphs:

@@ -8,6 +8,8 @@ import torch
 
 from splitserve.worker.attention.metadata import AttentionMetadata
 from splitserve.worker.batch.input_batch import InputBatch
+from splitserve.worker.batch.sampling_state import MASKED
+from splitserve.worker.batch.step_graphs import RowMasks
 from splitserve.worker.batch.step_inputs import StepInputs
 from splitserve.worker.ops.columns import Array, BatchColumns, Int32, LayoutColumns, SamplingColumns, allocate
 from splitserve.worker.ops.cpu import ops
@@ -33,6 +35,9 @@ class DecodeStep:
             group: the ranks that shard each layer; None if this rank holds all of it. Rank 0 samples.
         """
         self._group = group
+        # Ranks that do not sample have no matchers.
+        self._known_features = int(MASKED) if group is None else 0
+        self._masks: RowMasks | None = None
         self._batch = batch
         num_rows = len(block_tables)
         self._rows, self._drawn = _ints(num_rows), _ints(num_rows)
@@ -56,8 +61,13 @@ class DecodeStep:
 
     @property
     def needs_sampler(self) -> bool:
-        """Whether one of the rows last laid out has a feature, or does not sample."""
-        return bool(self._flags.item(0))
+        """Whether a row last laid out has a feature that draw() does not know, or does not sample."""
+        return bool(self._flags.item(0) & ~self._known_features)
+
+    @property
+    def needs_masks(self) -> bool:
+        """Whether one of the rows last laid out has a mask."""
+        return bool(self._flags.item(0) & MASKED)
 
     @property
     def num_failed(self) -> int:
@@ -74,26 +84,33 @@ class DecodeStep:
         decode_inputs(self._rows, self._columns, self._tensors, limits.block_size, limits.max_model_len)
         return self._tensors.layout.token_ids, self._meta
 
-    def draw(self, logits: torch.Tensor | None) -> None:
+    def set_masks(self, masks: RowMasks) -> None:
+        """Take the masks of the rows laid out, for draw(); masks.masks must be the same in every call."""
+        if self._masks is None:
+            self._masks = RowMasks(masks.masks, torch.empty_like(self._rows))
+        self._masks.mask_rows.copy_(masks.mask_rows)
+
+    def draw(self, logits: torch.Tensor | None, is_masked: bool = False) -> None:
         """Sample and append a token for each row laid out; needs_sampler must be False.
 
         Args:
             logits: float32 [R, V]; None on ranks that receive the tokens from rank 0.
+            is_masked: use what set_masks() was given.
         """
         if logits is not None:
-            self._sample(logits)
+            self._sample(logits, (self._masks or ()) if is_masked else ())
         if self._group is not None:
             self._group.settle(self._drawn)
         append_tokens(
             self._rows, self._drawn, self._columns.tokens, self._columns.num_tokens, self._tensors.flags
         )
 
-    def _sample(self, logits: torch.Tensor) -> None:
+    def _sample(self, logits: torch.Tensor, masks: tuple[torch.Tensor, ...]) -> None:
         for gathered, column in zip(self._gathered, self._sampling, strict=True):
             take_rows(gathered, column, self._rows)
         # The position of the token to be sampled follows all known ones.
         positions = self._tensors.layout.seq_lens
-        ops.sampling.sample(self._drawn, logits, *self._gathered, positions)
+        ops.sampling.sample(self._drawn, logits, *self._gathered, positions, *masks)
 
     def inputs(self) -> StepInputs:
         """The inputs of the rows last laid out, as InputBatch.prepare returns them."""

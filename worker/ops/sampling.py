@@ -93,7 +93,7 @@ class SamplingOps:
 
         Args:
             out_token_ids: int32 [R].
-            logits: float32 [R, V]; what a mask forbids may come to be -inf, the rest is not changed.
+            logits: float32 [R, V], not changed.
             temperature: float32 [R]; 0: the most likely token.
             top_k: int32 [R]; 0 or less: off.
             top_p: float32 [R]; 1: off. The fewest tokens whose mass reaches top_p stay, at least one.

@@ -13,12 +13,13 @@ from splitserve.engine_core.ipc.wire import TokenLogprobs
 from splitserve.engine_core.ipc.worker_messages import RowError
 from splitserve.worker.batch.input_batch import InputBatch
 from splitserve.worker.batch.row_faults import may_be_a_rows, row_fault
-from splitserve.worker.batch.sampling_state import ADJUSTING, MASKING, Feature, SamplingState
+from splitserve.worker.batch.sampling_state import ADJUSTING, MASKED, MASKING, Feature, SamplingState
+from splitserve.worker.batch.step_graphs import RowMasks
 from splitserve.worker.device.base import Device
 from splitserve.worker.grammar.compiler import GrammarCompiler
 from splitserve.worker.grammar.row_grammars import RowGrammars
 from splitserve.worker.ops.columns import Array, DrawColumns, Index, Int32, SamplingColumns, allocate
-from splitserve.worker.sampling.allowed_masks import AllowedMasks
+from splitserve.worker.sampling.allowed_masks import AllowedMasks, mask_table
 from splitserve.worker.sampling.logit_edits import LogitEditor
 from splitserve.worker.sampling.logprobs import NO_RANK, Wanted, gather_logprobs, numerical_error
 
@@ -99,8 +100,9 @@ class Sampler:
         self.batch = batch
         self._state = batch.sampling
         self._editor = LogitEditor(device, batch)
-        self._grammars = RowGrammars(batch, compiler)
-        self._masks = AllowedMasks(device, batch, self._grammars)
+        masks = mask_table(batch)
+        self._grammars = RowGrammars(batch, compiler, masks)
+        self._masks = AllowedMasks(device, batch, masks)
         self._gathered = _Gathered(device, batch, 0)
 
     def sample(self, logits: torch.Tensor, rows: Int32) -> Sampled:
@@ -117,8 +119,7 @@ class Sampler:
             return split_errors(rows, self._draw(logits, index, features, {}), [], self._state)
         faults: dict[int, RowError] = {}
         if features & Feature.GRAMMAR:
-            constrained = rows[self._state.rows_with(Feature.GRAMMAR, rows)]
-            self._grammars.settle(constrained.tolist(), faults)
+            self._settle(rows, faults)
         asking = self._state.rows_with(Feature.LOGPROBS, rows)
         raw, raw_indices = logits, asking
         if features & ADJUSTING:
@@ -137,9 +138,40 @@ class Sampler:
         sampled = sampled.without(faults)
         return sampled._replace(errors=[*sampled.errors, *faults.values()])
 
+    def sample_alone(self, logits: torch.Tensor, row: Int32) -> Sampled:
+        """Choose a token for one row; an exception that may be its own fault becomes its error."""
+        try:
+            return self.sample(logits, row)
+        except Exception as error:
+            if not may_be_a_rows(error):
+                raise
+            return Sampled(row[:0], row[:0], [], [row_fault(int(row[0]), error)])
+
+    def masks(self, rows: Int32) -> RowMasks | None:
+        """Return what the kernel needs to sample rows that have no feature but masks.
+
+        Args:
+            rows: int32 [S], distinct rows of the batch.
+
+        Returns:
+            None if one of the rows fails: sample() then says which, and why.
+        """
+        faults: dict[int, RowError] = {}
+        self._settle(rows, faults)
+        masks = self._masks.take(rows.astype(np.intp), faults)
+        return None if faults else masks
+
     def took(self, rows: Int32, token_ids: Int32) -> None:
-        """Begin to prepare the next tokens of rows that were given these; call once for each."""
-        self._grammars.advance(rows, token_ids)
+        """Note that rows were given these tokens; call once for each."""
+        self._grammars.took(rows, token_ids)
+
+    def work_ahead(self) -> None:
+        """Begin to prepare the next tokens of the rows that were given some; call before a forward pass."""
+        self._grammars.work_ahead()
+
+    def _settle(self, rows: Int32, faults: dict[int, RowError]) -> None:
+        constrained = rows[self._state.rows_with(Feature.GRAMMAR, rows)]
+        self._grammars.settle(constrained, faults)
 
     def _adjust(self, logits: torch.Tensor, rows: Int32, faults: dict[int, RowError]) -> None:
         self._editor.apply(logits, rows, faults)
@@ -171,8 +203,7 @@ class Sampler:
         if len(index) != self._gathered.count:
             self._gathered = _Gathered(self._device, self.batch, len(index))
         token_ids = self._device.empty((len(index),), torch.int32)
-        has_masks = features & (Feature.ALLOWED_TOKEN_IDS | Feature.GRAMMAR)
-        masks = self._masks.take(index, logits.shape[1], faults) if has_masks else ()
+        masks = self._masks.take(index, faults) if features & MASKED else ()
         self._device.ops.sampling.sample(token_ids, logits, *self._gathered.take(index), *masks)
         return self._device.fetch(token_ids)
 

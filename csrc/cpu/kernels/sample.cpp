@@ -56,6 +56,7 @@ int32_t draw(const Row& row, const Filter& filter, NoiseKey key) {
   float limit = __builtin_inff();
   IntVec ids = lane_ids();
   for (int64_t i = 0; i < row.size; i += kLanes, ids += kLanes) {
+    if (row.is_forbidden(i)) continue;
     const Vec logits = row(i), x = filter.x(logits);
     const IntVec passed = filter.keeps(logits, x, ids);
     if (!any(passed)) continue;
@@ -79,24 +80,16 @@ Filter make_filter(const SampleParams& p, int64_t r, const Row& row, float max) 
   return filter;
 }
 
-// Overwrites what a mask forbids, as forbidden() does.
-void forbid(float* logits, int64_t size, const uint32_t* mask) {
-  const Vec lowest = broadcast(-__builtin_inff());
-  for (int64_t i = 0; i < size; i += kLanes) {
-    const uint32_t word = mask[i / kMaskBits] >> i % kMaskBits;
-    const Vec own = load_up_to(logits + i, size - i);
-    const IntVec is_allowed = ((UintVec{} + word) >> reinterpret_cast<UintVec>(lane_ids()) & 1u) != 0u;
-    store_up_to(logits + i, is_allowed | (own != own) ? own : lowest, size - i);
-  }
+Row row_of(const SampleParams& p, int64_t r) {
+  const bool has_mask = p.masks != nullptr && p.mask_rows[r] >= 0;
+  return {p.logits + r * p.logits_stride, p.vocab,
+          has_mask ? p.masks + p.mask_rows[r] * p.masks_stride : nullptr};
 }
 
 int32_t sample_row(const SampleParams& p, int64_t r) {
   // Below this the quotient by the temperature may overflow, and only the maximum has any probability.
   constexpr float kMinTemperature = 1e-30f;
-  const Row row{p.logits + r * p.logits_stride, p.vocab};
-  if (p.masks != nullptr && p.mask_rows[r] >= 0) {
-    forbid(p.logits + r * p.logits_stride, p.vocab, p.masks + p.mask_rows[r] * p.masks_stride);
-  }
+  const Row row = row_of(p, r);
   const float highest = highest_logit(row);
   if (highest != highest) return kNotANumber;
   if (highest == -__builtin_inff()) return kNothingLeft;

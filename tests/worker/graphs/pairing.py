@@ -13,20 +13,22 @@ import pytest
 from splitserve.engine_core.ipc.worker_messages import ModelRunnerOutput, SchedulerOutput
 from splitserve.engine_core.sequence_sampling import SequenceSampling
 from splitserve.worker.batch.input_batch import InputBatch
+from splitserve.worker.batch.step_graphs import RowMasks
 from splitserve.worker.config import WorkerConfig
 from splitserve.worker.device.base import Device
 from splitserve.worker.graphs.decode_graphs import DecodeGraph
 from splitserve.worker.worker import Worker
 from tests.worker.runner.driver import Job
-from tests.worker.runner.test_batch_invariance import random_sampling
+from tests.worker.runner.test_batch_invariance import GRAMMARS, random_sampling
 
 
 @dataclass
 class Calls:
-    """How often recorded steps were begun, and how often they drew without the sampler."""
+    """How often recorded steps were begun, how often they drew without the sampler, and with masks."""
 
     forward: int = 0
     draw: int = 0
+    masked: int = 0
 
 
 class Pair:
@@ -79,9 +81,10 @@ def count_calls(monkeypatch: pytest.MonkeyPatch) -> Calls:
         calls.forward += 1
         forward(graph, rows)
 
-    def counted_draw(graph: DecodeGraph) -> object:
+    def counted_draw(graph: DecodeGraph, masks: RowMasks | None) -> object:
         calls.draw += 1
-        return draw(graph)
+        calls.masked += masks is not None
+        return draw(graph, masks)
 
     monkeypatch.setattr(DecodeGraph, "forward", counted_forward)
     monkeypatch.setattr(DecodeGraph, "draw", counted_draw)
@@ -110,6 +113,13 @@ def plain_sampling(rng: random.Random) -> SequenceSampling:
         seed=rng.getrandbits(64),
         max_tokens=64,
     )
+
+
+def masked_sampling(rng: random.Random, vocab_size: int) -> SequenceSampling:
+    """Parameters that need nothing but the kernel and perhaps a mask."""
+    allowed = tuple(rng.sample(range(vocab_size), 60))
+    masks: list[dict[str, object]] = [{}, {"allowed_token_ids": allowed}, {"grammar": rng.choice(GRAMMARS)}]
+    return msgspec.structs.replace(plain_sampling(rng), **rng.choice(masks))
 
 
 def _timeless(output: ModelRunnerOutput) -> ModelRunnerOutput:

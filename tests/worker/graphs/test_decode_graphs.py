@@ -16,9 +16,9 @@ from splitserve.engine_core.ipc.codec import pack_int32, unpack_int32
 from splitserve.engine_core.ipc.worker_messages import NewRow, SchedulerOutput
 from splitserve.engine_core.sequence_sampling import SequenceSampling
 from tests.checkpoints import VOCAB_SIZE, CheckpointCache
-from tests.worker.graphs.pairing import Pair, batch_of, count_calls, decoding_jobs, pair_of
+from tests.worker.graphs.pairing import Pair, batch_of, count_calls, decoding_jobs, masked_sampling, pair_of
 from tests.worker.models.cases import CASES, MAIN_CASES
-from tests.worker.runner.checkpoints import MAX_LEN, VOCAB, write_tiny_llama
+from tests.worker.runner.checkpoints import EOS, MAX_LEN, VOCAB, write_tiny_llama
 from tests.worker.runner.driver import Driver
 
 NUM_BLOCKS, NUM_HOST_BLOCKS = 96, 40
@@ -78,6 +78,28 @@ def test_random_batches_end_alike(
     assert driver.host.num_loads > 0
     assert calls.forward > 20
     assert featured or calls.draw > 10
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_rows_with_masks_end_alike(fresh: Pair, seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    calls, rng = count_calls(monkeypatch), random.Random(seed)
+    jobs = decoding_jobs(rng, VOCAB, featured=0)
+    for job in jobs:
+        job.sampling = masked_sampling(rng, VOCAB)
+    Driver(fresh, fresh.config, NUM_BLOCKS, rng, NUM_HOST_BLOCKS).run(jobs)
+    assert calls.masked > 10
+
+
+def test_a_row_whose_mask_leaves_no_token_fails_alone(fresh: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
+    without_eos = tuple(token_id for token_id in range(VOCAB) if token_id != EOS)
+    ends = new_row(0, [4, 5, 6], [10, 11, 12], grammar="start: /[ab]{6}/", allowed_token_ids=without_eos)
+    ended = fresh.execute(step({0: 3, 1: 1}, ends, new_row(1, [7], [20, 21, 22])))
+    calls = count_calls(monkeypatch)
+    while not ended.errors:
+        ended = fresh.execute(decode(1, 0))
+    assert [(error.row, error.code) for error in ended.errors] == [(0, "no_token_left")]
+    assert unpack_int32(ended.rows).tolist() == [1]
+    assert calls.masked > 0
 
 
 @pytest.mark.parametrize("case", MAIN_CASES)
