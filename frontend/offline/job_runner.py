@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import AsyncGenerator, Callable, Coroutine, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
+from splitserve.engine_core.sampling_params import SamplingParams
 from splitserve.frontend.engines.generation import GenerationRequest
 from splitserve.frontend.engines.served_model import ServedModel
 from splitserve.frontend.metrics.request_metrics import RequestTimes
@@ -41,6 +42,9 @@ class Pooled:
 class JobRunner:
     """Runs jobs on an engine; methods may be called from several threads.
 
+    Attributes:
+        max_in_flight: as many at once as fill the engine's batch twice.
+
     Args:
         runner: of the engine.
         served: its model.
@@ -51,7 +55,7 @@ class JobRunner:
         self._runner = runner
         self._served = served
         self._tells_metrics = tells_metrics
-        self._max_in_flight = min(_MAX_IN_FLIGHT, _IN_FLIGHT_PER_SEQ * served.max_num_seqs)
+        self.max_in_flight = min(_MAX_IN_FLIGHT, _IN_FLIGHT_PER_SEQ * served.max_num_seqs)
         self._lock = threading.Lock()
         self._num_requests = 0
 
@@ -78,10 +82,15 @@ class JobRunner:
                 bar.count_done(len(output.prompt_token_ids))
                 return output
 
-            return self._runner.run(run_bounded(jobs, run_one, self._max_in_flight), bar.show)
+            return self._runner.run(run_bounded(jobs, run_one, self.max_in_flight), bar.show)
 
     def _request(
-        self, job: PromptJob | PairJob | ChatJob, prompt: Prompt, *, pools: bool = False
+        self,
+        job: PromptJob | PairJob | ChatJob,
+        prompt: Prompt,
+        *,
+        pools: bool = False,
+        at_once: bool = False,
     ) -> GenerationRequest:
         served, options = self._served, job.options
         with self._lock:
@@ -94,30 +103,55 @@ class JobRunner:
             params,
             options.priority,
             # Tokens that come late and joined could not be timed.
-            streams=self._tells_metrics and params.n == 1 and not params.use_beam_search,
+            streams=at_once or self._can_be_timed(params),
             model=served.identity,
             grammar_context=job.grammar_context(served.assets, prompt),
             pools=pools,
             second_at=prompt.second_at,
         )
 
+    def _can_be_timed(self, params: SamplingParams) -> bool:
+        return self._tells_metrics and params.n == 1 and not params.use_beam_search
+
     async def generate(self, job: PromptJob | ChatJob, bar: GenerationBar) -> RequestOutput:
         """Generate the outputs of one prompt or conversation."""
+        async with aclosing(self.stream(job, bar.count_tokens, at_once=False)) as outputs:
+            async for output in outputs:
+                if output.finished:
+                    return output
+        raise AssertionError("a stream without end")
+
+    async def stream(
+        self, job: PromptJob | ChatJob, on_tokens: Callable[[int], None], *, at_once: bool
+    ) -> AsyncGenerator[RequestOutput, None]:
+        """Generate the outputs of one prompt or conversation, yielding them whenever they have grown.
+
+        Args:
+            job: what to generate from.
+            on_tokens: told how many tokens came.
+            at_once: tokens are needed as soon as they are there, not some together.
+
+        Yields:
+            The same object each time, `finished` the last time.
+        """
         served = self._served
         prompt = await job.encode(served.assets)
-        request = self._request(job, prompt)
-        params, timed = request.sampling, request.streams
+        request = self._request(job, prompt, at_once=at_once)
+        params = request.sampling
+        timed = self._can_be_timed(params)
         completions = [CompletionOutput(index) for index in range(params.n)]
-        output = RequestOutput(request.request_id, prompt.text, prompt.token_ids, completions)
+        output = RequestOutput(request.request_id, prompt.text, prompt.token_ids, completions, finished=False)
         times = RequestTimes(time.monotonic())
         tokenizer = served.assets.tokenizer if params.detokenize else None
         async with aclosing(self._runner.generate(request)) as deltas:
             async for delta in deltas:
                 times.add(len(delta.token_ids), delta.queue_time_s, time.monotonic())
                 collect_outputs(output, (delta,), tokenizer)
-                bar.count_tokens(len(delta.token_ids))
+                on_tokens(len(delta.token_ids))
+                yield output
         output.metrics = times.metrics() if timed else None
-        return output
+        output.finished = True
+        yield output
 
     async def pool(self, job: PromptJob | PairJob, _: GenerationBar) -> Pooled:
         """Make the vector of one prompt, or the numbers of its labels."""

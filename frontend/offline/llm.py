@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Mapping, Sequence
 from types import TracebackType
 
@@ -12,13 +11,7 @@ from splitserve.engine_core.sequence_sampling import MAX_STEP_LOGPROBS
 from splitserve.engine_core.settings.checks import check_range
 from splitserve.engine_core.settings.setting import Value
 from splitserve.frontend.offline.engine_keywords import engine_keywords, engine_words, shows_keywords
-from splitserve.frontend.offline.jobs import (
-    ChatJob,
-    PromptJob,
-    TokenizationKwargs,
-    list_prompts,
-    read_conversations,
-)
+from splitserve.frontend.offline.jobs import TokenizationKwargs
 from splitserve.frontend.offline.offline_model import OfflineModel
 from splitserve.frontend.offline.outputs import (
     ClassificationRequestOutput,
@@ -29,14 +22,11 @@ from splitserve.frontend.offline.outputs import (
     RequestOutput,
     ScoringRequestOutput,
 )
-from splitserve.frontend.offline.params import params_of
 from splitserve.frontend.offline.pooling import PoolingTask
 from splitserve.frontend.text.chat.control_tokens import JsonValue
 from splitserve.frontend.text.chat.messages import Message
 from splitserve.frontend.text.chat.options import ChatOptions
-from splitserve.frontend.text.pooling.vectors import check_generates
 from splitserve.frontend.text.tokenizer import Tokenizer
-from splitserve.frontend.unknown_fields import UnknownFields
 
 _ENGINE_KEYWORDS = engine_keywords()
 
@@ -86,8 +76,6 @@ class LLM:
             startup_timeout_s=startup_timeout_s,
         )
         self._served = self._model.served
-        # A script has no --strict.
-        self._unknown_fields = UnknownFields(strict=False, level=logging.WARNING)
 
     @names_near_keywords("LLM.generate")
     def generate(
@@ -117,11 +105,7 @@ class LLM:
             InvalidRequestError: a prompt or parameter is wrong; nothing else is generated either.
             SplitServeError: the engine failed; its words are quoted.
         """
-        check_generates(self._served.names[0], self._served.info)
-        many = list_prompts(prompts)
-        params = self.get_default_sampling_params() if sampling_params is None else sampling_params
-        options = self._model.options(params, priority, tokenization_kwargs, len(many))
-        jobs = [PromptJob(prompt, each) for prompt, each in zip(many, options, strict=True)]
+        jobs = self._model.prompt_jobs(prompts, sampling_params, priority, tokenization_kwargs)
         return self._model.run(jobs, use_tqdm, self._model.jobs.generate)
 
     @names_near_keywords("LLM.chat")
@@ -158,17 +142,15 @@ class LLM:
             InvalidRequestError: the model has no chat template, or it refuses the messages.
             SplitServeError: the engine failed; its words are quoted.
         """
-        check_generates(self._served.names[0], self._served.info)
-        many = read_conversations(messages, self._unknown_fields)
         template_options = ChatOptions(
             add_generation_prompt=add_generation_prompt,
             continue_final_message=continue_final_message,
             tools=tools,
             variables=chat_template_kwargs,
         )
-        params = self.get_default_sampling_params() if sampling_params is None else sampling_params
-        options = self._model.options(params, priority, tokenization_kwargs, len(many))
-        jobs = [ChatJob(chat, each, template_options) for chat, each in zip(many, options, strict=True)]
+        jobs = self._model.chat_jobs(
+            messages, sampling_params, template_options, priority, tokenization_kwargs
+        )
         return self._model.run(jobs, use_tqdm, self._model.jobs.generate)
 
     @names_near_keywords("LLM.embed")
@@ -276,7 +258,7 @@ class LLM:
 
     def get_default_sampling_params(self) -> SamplingParams:
         """Return what generation_config.json says; `do_sample: false` there is temperature 0 here."""
-        return params_of(self._served.assets.sampling_defaults)
+        return self._model.default_params()
 
     def close(self) -> None:
         """End the engine; safe to call twice. Nothing can be generated afterwards."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import weakref
 from collections.abc import Callable, Coroutine, Sequence
@@ -12,16 +13,24 @@ from splitserve.engine_core.sampling_params import SamplingParams
 from splitserve.frontend.engines.generation import POOLING_SAMPLING
 from splitserve.frontend.offline.job_runner import Job, JobRunner, Out, Pooled
 from splitserve.frontend.offline.jobs import (
+    ChatJob,
     JobOptions,
     PairJob,
     PromptJob,
     TokenizationKwargs,
     check_tokenization,
+    list_prompts,
+    read_conversations,
 )
-from splitserve.frontend.offline.params import check_params_of_all, check_priorities
+from splitserve.frontend.offline.outputs import PromptInput
+from splitserve.frontend.offline.params import check_params_of_all, check_priorities, params_of
 from splitserve.frontend.offline.pooling import PoolingCalls
 from splitserve.frontend.offline.progress import GenerationBar, StartBar
 from splitserve.frontend.offline.runner import OfflineRunner
+from splitserve.frontend.text.chat.messages import Message
+from splitserve.frontend.text.chat.options import ChatOptions
+from splitserve.frontend.text.pooling.vectors import check_generates
+from splitserve.frontend.unknown_fields import UnknownFields
 
 _MAX_WAITING_TOKENS = 2**40
 
@@ -55,6 +64,8 @@ class OfflineModel:
         startup_timeout_s: float,
     ) -> None:
         self._max_logprobs = max_logprobs
+        # A script has no --strict.
+        self._unknown_fields = UnknownFields(strict=False, level=logging.WARNING)
         flags = [
             *flags,
             "--engine-id=offline",
@@ -92,6 +103,47 @@ class OfflineModel:
         pairs = zip(checked, check_priorities(priority, count), strict=True)
         return [JobOptions(each, priority, tokenization) for each, priority in pairs]
 
+    def default_params(self) -> SamplingParams:
+        """Return what generation_config.json says."""
+        return params_of(self.served.assets.sampling_defaults)
+
+    def prompt_jobs(
+        self,
+        prompts: PromptInput | Sequence[PromptInput],
+        params: SamplingParams | Sequence[SamplingParams] | None,
+        priority: int | Sequence[int] | None,
+        tokenization_kwargs: TokenizationKwargs | None,
+    ) -> list[PromptJob]:
+        """Return a job for each prompt; the arguments are those of LLM.generate.
+
+        Raises:
+            InvalidRequestError: one is wrong, or the model generates no text.
+        """
+        check_generates(self.served.names[0], self.served.info)
+        many = list_prompts(prompts)
+        given = self.default_params() if params is None else params
+        options = self.options(given, priority, tokenization_kwargs, len(many))
+        return [PromptJob(prompt, each) for prompt, each in zip(many, options, strict=True)]
+
+    def chat_jobs(
+        self,
+        messages: Sequence[Message] | Sequence[Sequence[Message]],
+        params: SamplingParams | Sequence[SamplingParams] | None,
+        template_options: ChatOptions,
+        priority: int | Sequence[int] | None,
+        tokenization_kwargs: TokenizationKwargs | None,
+    ) -> list[ChatJob]:
+        """Return a job for each conversation; the arguments are those of LLM.chat.
+
+        Raises:
+            InvalidRequestError: one is wrong, or the model generates no text.
+        """
+        check_generates(self.served.names[0], self.served.info)
+        many = read_conversations(messages, self._unknown_fields)
+        given = self.default_params() if params is None else params
+        options = self.options(given, priority, tokenization_kwargs, len(many))
+        return [ChatJob(chat, each, template_options) for chat, each in zip(many, options, strict=True)]
+
     def run(
         self,
         jobs: Sequence[Job],
@@ -103,9 +155,13 @@ class OfflineModel:
         Raises:
             ConfigError: it is closed.
         """
+        self.check_open()
+        return self.jobs.run(jobs, use_tqdm, run_job)
+
+    def check_open(self) -> None:
+        """Refuse a closed one; raises ConfigError."""
         if not self._finalizer.alive:
             raise ConfigError("this LLM is closed")
-        return self.jobs.run(jobs, use_tqdm, run_job)
 
     def pooling(
         self,

@@ -98,6 +98,10 @@ class OfflineRunner:
         on_poll()
         return future.result()
 
+    def submit(self, coroutine: Coroutine[Any, Any, None]) -> concurrent.futures.Future[None]:
+        """Run a coroutine on the loop, not waiting for it; cancelling the future cancels it."""
+        return asyncio.run_coroutine_threadsafe(coroutine, self._loop)
+
     async def generate(self, request: GenerationRequest) -> AsyncGenerator[OutputDelta, None]:
         """Run one request.
 

@@ -12,9 +12,11 @@ if TYPE_CHECKING:
     from splitserve.engine_core.sampling_params import SamplingParams
     from splitserve.engine_core.sequence_sampling import RepetitionDetection
     from splitserve.engine_core.structured_outputs import StructuredOutputs, StructuredOutputsParams
+    from splitserve.frontend.offline.async_llm import AsyncLLM
     from splitserve.frontend.offline.llm import LLM
 
 __all__ = [
+    "AsyncLLM",
     "LLM",
     "RepetitionDetection",
     "SamplingParams",
@@ -23,6 +25,7 @@ __all__ = [
 ]
 
 _HOMES = {
+    "AsyncLLM": "splitserve.frontend.offline.async_llm",
     "LLM": "splitserve.frontend.offline.llm",
     "RepetitionDetection": "splitserve.engine_core.sequence_sampling",
     "SamplingParams": "splitserve.engine_core.sampling_params",
