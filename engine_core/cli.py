@@ -48,9 +48,9 @@ def make_parser() -> argparse.ArgumentParser:
     """Return the parser; building it loads nothing heavy."""
     from splitserve.engine_core.config import EngineConfig
     from splitserve.engine_core.process.version import software_version
-    from splitserve.engine_core.settings.arguments import add_flags
     from splitserve.engine_core.settings.parser import CommandParser
     from splitserve.engine_core.settings.setting import declared
+    from splitserve.engine_core.settings.sources import add_settings
 
     parser = CommandParser(
         prog="engine-core",
@@ -58,7 +58,7 @@ def make_parser() -> argparse.ArgumentParser:
         description="Schedules requests onto a model's worker processes; api-frontends connect to it.",
     )
     parser.add_argument("--version", action="version", version=f"%(prog)s {software_version()}")
-    add_flags(parser, declared(EngineConfig))
+    add_settings(parser, declared(EngineConfig))
     return parser
 
 

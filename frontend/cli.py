@@ -114,8 +114,8 @@ def _keys(args: argparse.Namespace) -> ApiKeySettings:
 def make_parser() -> argparse.ArgumentParser:
     """Return the parser; importing and building it loads no server code."""
     from splitserve.engine_core.process.version import software_version
-    from splitserve.engine_core.settings.arguments import add_flags
     from splitserve.engine_core.settings.parser import CommandParser
+    from splitserve.engine_core.settings.sources import add_settings
     from splitserve.frontend.config import FRONTEND_SETTINGS
 
     parser = CommandParser(
@@ -127,7 +127,7 @@ def make_parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--check-config", action="store_true", help="check the flags and the files they name, then exit"
     )
-    add_flags(parser, FRONTEND_SETTINGS)
+    add_settings(parser, FRONTEND_SETTINGS)
     return parser
 
 

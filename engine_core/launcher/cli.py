@@ -6,10 +6,10 @@ import argparse
 import os
 import signal
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from splitserve.engine_core.errors import EXIT_CONFIG, EXIT_MODEL, EXIT_OK
+from splitserve.engine_core.errors import EXIT_CONFIG, EXIT_FAILED, EXIT_MODEL, EXIT_OK
 from splitserve.engine_core.settings.parser import CommandParser
 
 if TYPE_CHECKING:
@@ -18,13 +18,18 @@ if TYPE_CHECKING:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command; return its exit code."""
-    from splitserve.engine_core.errors import ConfigError, ModelLoadError
+    from splitserve.engine_core.errors import ConfigError, ModelLoadError, SplitServeError
     from splitserve.engine_core.process.standard_streams import open_standard_streams
 
     open_standard_streams()
     parser = make_parser()
     args = parser.parse_args(argv)
-    commands = {"serve": _serve, "restart": _restart, "env": _env, "keys": _keys}
+    commands: dict[str, Callable[[argparse.Namespace], int]] = {
+        "serve": _serve,
+        "restart": _restart,
+        "env": _env,
+        "keys": _keys,
+    }
     if args.command is None:
         parser.print_help(sys.stderr)
         return EXIT_CONFIG
@@ -34,8 +39,14 @@ def main(argv: Sequence[str] | None = None) -> int:
         return _fail(str(error), EXIT_CONFIG)
     except ModelLoadError as error:
         return _fail(str(error), EXIT_MODEL)
+    except SplitServeError as error:
+        return _fail(str(error), EXIT_FAILED)
+    except BrokenPipeError:
+        # Whoever read along has enough; nothing more can be written at the interpreter's end either.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 128 + signal.SIGPIPE
     except KeyboardInterrupt:
-        # While `serve` still checks what it was given, or `restart` waits: nothing has to be ended.
+        # While `serve` still checks what it was given, or another waits: nothing has to be ended.
         return 128 + signal.SIGINT
 
 
@@ -44,7 +55,7 @@ def _fail(message: str, code: int) -> int:
     return code
 
 
-def make_parser() -> argparse.ArgumentParser:
+def make_parser() -> CommandParser:
     """Return the parser; building it loads nothing heavy."""
     from splitserve.engine_core.process.version import software_version
 
@@ -68,9 +79,6 @@ def make_parser() -> argparse.ArgumentParser:
 
 
 def _add_serve(commands: argparse._SubParsersAction[CommandParser]) -> None:
-    from splitserve.engine_core.launcher.serve_settings import ENGINE, FRONTEND, SERVE
-    from splitserve.engine_core.settings.arguments import add_flags
-
     serve = commands.add_parser(
         "serve",
         allow_abbrev=False,
@@ -81,24 +89,35 @@ def _add_serve(commands: argparse._SubParsersAction[CommandParser]) -> None:
     serve.add_argument(
         "model",
         nargs="?",
-        default="",
+        default=argparse.SUPPRESS,
         metavar="MODEL",
         help="checkpoint directory, GGUF file, or Hugging Face id (default: the demo model of the package)",
     )
-    add_flags(serve, (*SERVE, *FRONTEND, *ENGINE))
+    serve.fill = _fill_serve
+
+
+def _fill_serve(serve: CommandParser) -> None:
+    from splitserve.engine_core.launcher.serve_settings import ENGINE, FRONTEND, MODEL, SERVE
+    from splitserve.engine_core.settings.sources import add_settings
+
+    add_settings(serve, (MODEL, *SERVE, *FRONTEND, *ENGINE))
 
 
 def _add_restart(commands: argparse._SubParsersAction[CommandParser]) -> None:
-    from splitserve.engine_core.launcher.restart import RESTART
-    from splitserve.engine_core.settings.arguments import add_flags
-
     command = commands.add_parser(
         "restart",
         allow_abbrev=False,
         help="replace the processes of a running server one after another",
         description="Replaces all processes of a running `splitserve serve` but itself, while it serves.",
     )
-    add_flags(command, RESTART)
+    command.fill = _fill_restart
+
+
+def _fill_restart(command: CommandParser) -> None:
+    from splitserve.engine_core.launcher.restart import RESTART
+    from splitserve.engine_core.settings.sources import add_settings
+
+    add_settings(command, RESTART)
 
 
 def _serve(args: argparse.Namespace) -> int:
@@ -112,13 +131,14 @@ def _serve(args: argparse.Namespace) -> int:
     )
     from splitserve.engine_core.settings.arguments import flag_words, given_values, make_settings
 
+    model = getattr(args, "model", "")
     serve = make_settings(ServeSettings, given_values(args, SERVE))
     engine = given_values(args, ENGINE)
     frontend = given_values(args, FRONTEND)
-    _check_model_is_not_swallowed(args.model, engine, frontend)
+    _check_model_is_not_swallowed(model, engine, frontend)
     if "assets_dir" in frontend:
         engine["tokenizer_check"] = False
-    config = make_settings(EngineConfig, {**engine, "model": args.model})
+    config = make_settings(EngineConfig, {**engine, "model": model})
     if frontend:
         check_frontend_flags(flag_words(FRONTEND, frontend))
     frontend.setdefault("shutdown_timeout_s", config.drain_timeout_s)
@@ -130,7 +150,7 @@ def _serve(args: argparse.Namespace) -> int:
     from splitserve.engine_core.launcher.options import LaunchOptions
 
     options = LaunchOptions(
-        model=args.model,
+        model=model,
         host=serve.host,
         port=serve.port,
         uds=serve.uds,
@@ -160,10 +180,17 @@ def check_frontend_flags(words: Iterable[str]) -> None:
     import subprocess
 
     from splitserve.engine_core.errors import ConfigError
-    from splitserve.engine_core.process.children import python_module
+    from splitserve.engine_core.process.children import child_environment, python_module
 
     command = [*python_module("splitserve.frontend.cli"), "--check-config", *words]
-    asked = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False)
+    asked = subprocess.run(
+        command,
+        stdin=subprocess.DEVNULL,
+        env=child_environment(),
+        capture_output=True,
+        text=True,
+        check=False,
+    )
     if asked.returncode:
         said = asked.stderr.strip().rpartition("\n")[2]
         raise ConfigError(said.removeprefix("api-frontend: error: ") or "api-frontend cannot be run")

@@ -32,6 +32,8 @@ class ServeSettings(Settings, frozen=True, kw_only=True):
 
 
 SERVE = declared(ServeSettings)
+# An argument of the command, not a flag; a file or the environment may name it, too.
+MODEL = next(each for each in declared(EngineConfig) if each.field == "model")
 ENGINE = tuple(each for each in declared(EngineConfig) if each.setting.serve)
 _TAKEN = {each.flag for each in (*SERVE, *ENGINE)}
 # --keys, --insecure, --log-level and --log-format are flags of the engine: frontends reach it over a private

@@ -15,6 +15,9 @@ import sys
 from collections.abc import Collection, Sequence
 
 _PR_SET_PDEATHSIG = 1
+SETTING_PREFIX = "SPLITSERVE_"
+# Of that prefix, but no setting: of tests, see process/kill_points.py.
+INHERITED = ("SPLITSERVE_KILL_POINT",)
 # 8 ms apart when observed; the threads of a killed process end within this time even on a busy machine.
 DEATH_SIGNALS_S = 1.0
 
@@ -52,6 +55,7 @@ class Child:
             stderr=subprocess.STDOUT if capture_output else None,
             pass_fds=tuple(pass_fds),
             process_group=0,
+            env=child_environment(),
         )
         self.pid = self._popen.pid
         self.pidfd = _pidfd_of(self.pid)
@@ -97,6 +101,15 @@ class Child:
             with contextlib.suppress(OSError):
                 os.close(self.pidfd)
             self.pidfd = -1
+
+
+def child_environment() -> dict[str, str]:
+    """Return the environment without the variables that stand for flags: children are told by flags."""
+    return {
+        name: value
+        for name, value in os.environ.items()
+        if not name.startswith(SETTING_PREFIX) or name in INHERITED
+    }
 
 
 def read_pipe(fd: int) -> bytes | None:

@@ -5,8 +5,10 @@ from __future__ import annotations
 import argparse
 import difflib
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NoReturn
+
+from splitserve.engine_core.settings.setting import Declared
 
 
 class CommandParser(argparse.ArgumentParser):
@@ -14,22 +16,47 @@ class CommandParser(argparse.ArgumentParser):
 
     Attributes:
         hints: hints for flags of other programs that are called differently here.
+        fill: adds the flags before the first parse: of many commands one is used, the flags of the others
+            need not be made.
+        complete: adds what is known from elsewhere to what was parsed.
+        settings: those that a file can set.
     """
 
     hints: Mapping[str, str] = {}
+    fill: Callable[[CommandParser], None] | None = None
+    complete: Callable[[Any], None] | None = None
+    settings: tuple[Declared, ...] = ()
 
     # Typeshed's signature has overloads that cannot be repeated; every caller here uses this one.
     def parse_known_args(  # type: ignore[override]
         self, args: Sequence[str] | None = None, namespace: Any = None
     ) -> tuple[Any, list[str]]:
         """Parse; an unrecognised word is an error of the command to which it was given."""
+        self.fill_now()
         words = _with_dashes(sys.argv[1:] if args is None else args)
         if self._subparsers is not None:
             self._check_own(words)
         parsed, left = super().parse_known_args(words, namespace)
         if left:
             self._refuse(next((word for word in left if word.startswith("-")), left[0]))
+        if self.complete is not None:
+            self.complete(parsed)
         return parsed, []
+
+    def fill_now(self) -> None:
+        """Add the flags that are not there yet."""
+        if self.fill is not None:
+            fill, self.fill = self.fill, None
+            fill(self)
+
+    def commands(self) -> dict[str, CommandParser]:
+        """Return the parsers of its commands by name, with all flags."""
+        self.fill_now()
+        groups = self._subparsers._group_actions if self._subparsers is not None else []
+        found = {name: parser for group in groups for name, parser in dict(group.choices or {}).items()}
+        for parser in found.values():
+            parser.fill_now()
+        return found
 
     def error(self, message: str) -> NoReturn:
         """End with exit code 2 and one line that names the flag."""

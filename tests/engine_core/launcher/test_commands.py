@@ -200,13 +200,17 @@ def test_a_flag_that_does_not_parse_ends_with_code_2(
 
 
 UNKNOWN = [
-    (cli.main, ["--config", "x.yaml"], "engine-core: error: unknown flag --config (see engine-core --help)"),
+    (
+        cli.main,
+        ["--konfig", "x.yaml"],
+        "unknown flag --konfig, did you mean --config? (see engine-core --help)",
+    ),
     (cli.main, ["--max-modl-len=4"], "unknown flag --max-modl-len, did you mean --max-model-len?"),
     (cli.main, ["some-model"], "engine-core: error: unexpected argument 'some-model'"),
     (
         splitserve.main,
         ["serve", "--config", "x.yaml"],
-        "splitserve serve: error: unknown flag --config (see splitserve serve --help)",
+        "splitserve serve: error: cannot read --config x.yaml: No such file or directory",
     ),
     (splitserve.main, ["serve", "m", "--api-keys", "k"], "unknown flag --api-keys, did you mean --api-key?"),
     (splitserve.main, ["serve", "--model", "m"], "the model is the first word: splitserve serve MODEL"),
@@ -336,13 +340,22 @@ def test_version(main: type, capsys: pytest.CaptureFixture[str]) -> None:
     assert capsys.readouterr().out.strip().endswith(software_version())
 
 
-@pytest.mark.parametrize("words", [["--help"], ["--version"], ["serve", "--help"], ["serve", "--port", "-1"]])
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["--help"],
+        ["--version"],
+        ["serve", "--help"],
+        ["serve", "--port", "-1"],
+    ],
+)
 def test_quick_answers_load_nothing_heavy(words: list[str]) -> None:
     code = (
         "import sys; from splitserve.engine_core.launcher import cli\n"
         "try: cli.main(sys.argv[1:])\n"
         "except SystemExit: pass\n"
-        "print('\\n', sorted({'torch', 'numpy', 'zmq', 'fastapi', 'tqdm'} & set(sys.modules)))"
+        "heavy = {'torch', 'numpy', 'zmq', 'fastapi', 'tqdm', 'aiohttp', 'yaml', 'rich', 'prompt_toolkit'}\n"
+        "print('\\n', sorted(heavy & set(sys.modules)))"
     )
     assert last_line(code, *words) == "[]"
 
