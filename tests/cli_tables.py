@@ -9,6 +9,10 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
+from splitserve.client.bench.latency import LatencySettings
+from splitserve.client.bench.plan import BENCH_SERVE
+from splitserve.client.bench.sweep import SweepSettings
+from splitserve.client.bench.throughput import ThroughputSettings
 from splitserve.engine_core.config import EngineConfig
 from splitserve.engine_core.launcher.restart import RESTART
 from splitserve.engine_core.launcher.serve_settings import FRONTEND, SERVE
@@ -18,14 +22,20 @@ from splitserve.frontend.offline.engine_keywords import engine_keywords
 
 DOCS = Path(__file__).resolve().parents[1] / "docs"
 PAGES = (DOCS / "cli.md", DOCS / "offline.md")
+
+
 SETTINGS: dict[str, tuple[Declared, ...]] = {
     "engine-core": declared(EngineConfig),
     "serve": (*SERVE, *FRONTEND),
     "restart": RESTART,
     "api-frontend": tuple(each for each in FRONTEND_SETTINGS if each not in FRONTEND),
+    "bench serve": BENCH_SERVE,
+    "bench sweep": declared(SweepSettings),
+    "bench latency": declared(LatencySettings),
+    "bench throughput": declared(ThroughputSettings),
 }
 _HEAD = "| flag | default | values | meaning |\n| --- | --- | --- | --- |\n"
-_TABLE = re.compile(r"(<!-- flags of ([a-z-]+): ([A-Za-z ]+) -->\n)(?:\|.*\n)*")
+_TABLE = re.compile(r"(<!-- flags of ([a-z -]+): ([A-Za-z ]+) -->\n)(?:\|.*\n)*")
 
 
 _KEYWORDS = re.compile(r"(<!-- keywords of LLM -->\n)(?:\|.*\n)*")

@@ -92,7 +92,15 @@ WORKER = {
     "cli": "death_signal loop",
     "ray": "cli",
 }
-ROOMS = {"engine_core": ENGINE_CORE, "frontend": FRONTEND, "worker": WORKER}
+CLIENT = {
+    "http": "",
+    "sampling_fields": "",
+    "commands": "",
+    "target": "http",
+    "bench": "commands http sampling_fields target",
+    "shell": "",
+}
+ROOMS = {"engine_core": ENGINE_CORE, "frontend": FRONTEND, "worker": WORKER, "client": CLIENT}
 
 # What the other packages may import of engine_core: the wire, what both sides of it check, how processes are
 # started, and how commands read flags and word their errors.
@@ -100,11 +108,13 @@ SHARED = {
     "frontend": "checkpoint config errors ipc kept near_names process sampling_params sequence_sampling "
     "settings structured_outputs suspects",
     "worker": "checkpoint config errors ipc kept process sequence_sampling settings",
+    "client": "checkpoint config errors process settings",
 }
 
 # Imports against the table, module -> module, each with the reason why it stands.
 AGAINST_THE_TABLE = {
     ("engine_core.launcher.serve_settings", "frontend.config"): "`serve` takes the flags declared there",
+    ("engine_core.launcher.cli", "client.commands"): "`splitserve` has the commands listed there",
 }
 # Lines of a class, and modules of a folder beside __init__.py; without exception so far.
 MAX_CLASS_LINES = 250

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
-PACKAGES = ("engine_core", "frontend", "worker")
+PACKAGES = ("engine_core", "frontend", "worker", "client")
 
 
 def source_files(package: str) -> list[Path]:

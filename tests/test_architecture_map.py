@@ -9,8 +9,8 @@ import pytest
 
 ROOT = Path(__file__).resolve().parent.parent
 # Folders of the repository that hold Python files; hidden ones, links and build output are none of them.
-TOPS = ("engine_core", "frontend", "worker", "benchmarks", "training", "tests")
-PACKAGES = ("engine_core", "frontend", "worker", "training")
+TOPS = ("engine_core", "frontend", "worker", "client", "benchmarks", "training", "tests")
+PACKAGES = ("engine_core", "frontend", "worker", "client", "training")
 
 
 def listed_folders(page: str) -> set[str]:

@@ -11,7 +11,7 @@ ROOT = Path(__file__).resolve().parent.parent
 PAGES = [*sorted(ROOT.glob("*.md")), *sorted((ROOT / "docs").glob("*.md"))]
 
 # A path of the repository begins with one of these.
-TOPS = ("benchmarks", "csrc", "docs", "engine_core", "frontend", "tests", "training", "worker")
+TOPS = ("benchmarks", "client", "csrc", "docs", "engine_core", "frontend", "tests", "training", "worker")
 
 
 def anchors(page: Path) -> set[str]:

@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
+from tests.source_tree import PACKAGES
+
 ROOT = Path(__file__).parent.parent
-MODULES = sorted(
-    path for package in ("engine_core", "frontend", "worker") for path in (ROOT / package).rglob("*.py")
-)
+MODULES = sorted(path for package in PACKAGES for path in (ROOT / package).rglob("*.py"))
 OWN = "splitserve"
 
 

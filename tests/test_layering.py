@@ -31,9 +31,13 @@ from tests.source_tree import (
 )
 
 FORBIDDEN = {
-    "engine_core": {"torch", "transformers", "splitserve.frontend", "splitserve.worker", "fastapi", "ray"},
-    "frontend": {"torch", "transformers", "splitserve.worker", "ray"},
-    "worker": {"splitserve.frontend", "transformers", "fastapi"},
+    "engine_core": {
+        *("torch", "transformers", "fastapi", "ray"),
+        *("splitserve.frontend", "splitserve.worker", "splitserve.client"),
+    },
+    "frontend": {"torch", "transformers", "splitserve.worker", "splitserve.client", "ray"},
+    "worker": {"splitserve.frontend", "splitserve.client", "transformers", "fastapi"},
+    "client": {"torch", "transformers", "splitserve.frontend", "splitserve.worker", "fastapi", "ray"},
 }
 # What one room may import all the same.
 OF_A_ROOM = {"worker.generic": {"transformers"}}
@@ -166,7 +170,7 @@ def test_folders_are_small_enough_to_be_one_room() -> None:
     assert {name for name, count in counts.items() if count > MAX_FILES} == set()
 
 
-@pytest.mark.parametrize("package", ["engine_core", "frontend"])
+@pytest.mark.parametrize("package", ["engine_core", "frontend", "client"])
 def test_importing_every_module_loads_no_torch(package: str) -> None:
     modules = [
         f"splitserve.{module_name(path)}"

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command; return its exit code."""
+    from splitserve.client.commands import COMMANDS
     from splitserve.engine_core.errors import ConfigError, ModelLoadError, SplitServeError
     from splitserve.engine_core.process.standard_streams import open_standard_streams
 
@@ -25,10 +26,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser = make_parser()
     args = parser.parse_args(argv)
     commands: dict[str, Callable[[argparse.Namespace], int]] = {
-        "serve": _serve,
-        "restart": _restart,
-        "env": _env,
-        "keys": _keys,
+        **{"serve": _serve, "restart": _restart, "env": _env, "keys": _keys},
+        **{each.name: each.run for each in COMMANDS},
     }
     if args.command is None:
         parser.print_help(sys.stderr)
@@ -57,6 +56,7 @@ def _fail(message: str, code: int) -> int:
 
 def make_parser() -> CommandParser:
     """Return the parser; building it loads nothing heavy."""
+    from splitserve.client.commands import COMMANDS, add_commands
     from splitserve.engine_core.process.version import software_version
 
     parser = CommandParser(
@@ -75,6 +75,8 @@ def make_parser() -> CommandParser:
     keys.add_argument(
         "directory", metavar="DIR", help="made if it does not exist; readable by its owner only"
     )
+    add_commands(commands, COMMANDS)
+    parser.set_defaults(root_parser=parser)
     return parser
 
 

@@ -34,7 +34,7 @@ def add_settings(parser: CommandParser, settings: Iterable[Declared]) -> None:
         "--config",
         metavar="FILE",
         default=argparse.SUPPRESS,
-        help="YAML file of flags, without their dashes (default: none)",
+        help="YAML file of flags, without their dashes; see `splitserve config` (default: none)",
     )
     parser.settings = many
     parser.complete = functools.partial(_complete, parser)

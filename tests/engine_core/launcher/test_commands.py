@@ -347,6 +347,7 @@ def test_version(main: type, capsys: pytest.CaptureFixture[str]) -> None:
         ["--version"],
         ["serve", "--help"],
         ["serve", "--port", "-1"],
+        ["bench", "serve", "--help"],
     ],
 )
 def test_quick_answers_load_nothing_heavy(words: list[str]) -> None:

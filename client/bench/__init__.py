@@ -1,0 +1,1 @@
+"""How fast does a server, or a model in a script, answer?"""

@@ -1,0 +1,1 @@
+"""Which requests does a benchmark send?"""

@@ -1,0 +1,1 @@
+"""How are requests sent at their times, and answers timed?"""

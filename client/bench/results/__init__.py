@@ -1,0 +1,1 @@
+"""What do the times mean, and how is that told?"""

@@ -1,0 +1,1 @@
+"""How is an OpenAI-compatible API asked over HTTP, also for answers that are streamed?"""

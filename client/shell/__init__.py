@@ -1,0 +1,1 @@
+"""What helps to type the commands?"""
