@@ -47,6 +47,18 @@ class Command(NamedTuple):
 
 COMMANDS = (
     Command(
+        "chat",
+        "talk to a model",
+        "Talks to a model of a server, or of its own, in the terminal; or answers what is piped in.",
+        "splitserve.client.chat.chat",
+    ),
+    Command(
+        "complete",
+        "let a model go on with a text",
+        "Goes on with texts that are typed, or with the one that is piped in.",
+        "splitserve.client.chat.complete",
+    ),
+    Command(
         "bench",
         "measure how fast a server, or a model in a script, answers",
         "Measures latency and throughput, with the flags and figures of `vllm bench`.",

@@ -13,10 +13,12 @@ from splitserve.client.bench.latency import LatencySettings
 from splitserve.client.bench.plan import BENCH_SERVE
 from splitserve.client.bench.sweep import SweepSettings
 from splitserve.client.bench.throughput import ThroughputSettings
+from splitserve.client.chat.settings import ChatSettings
+from splitserve.client.target.settings import TargetSettings
 from splitserve.engine_core.config import EngineConfig
 from splitserve.engine_core.launcher.restart import RESTART
 from splitserve.engine_core.launcher.serve_settings import FRONTEND, SERVE
-from splitserve.engine_core.settings.setting import Declared, declared
+from splitserve.engine_core.settings.setting import Declared, Settings, declared
 from splitserve.frontend.config import FRONTEND_SETTINGS
 from splitserve.frontend.offline.engine_keywords import engine_keywords
 
@@ -24,11 +26,19 @@ DOCS = Path(__file__).resolve().parents[1] / "docs"
 PAGES = (DOCS / "cli.md", DOCS / "offline.md")
 
 
+def own(settings: type[Settings]) -> tuple[Declared, ...]:
+    """The settings of a command that asks a server, without those that all such commands have."""
+    shared = {each.field for each in declared(TargetSettings)}
+    return tuple(each for each in declared(settings) if each.field not in shared)
+
+
 SETTINGS: dict[str, tuple[Declared, ...]] = {
     "engine-core": declared(EngineConfig),
     "serve": (*SERVE, *FRONTEND),
     "restart": RESTART,
     "api-frontend": tuple(each for each in FRONTEND_SETTINGS if each not in FRONTEND),
+    "chat and complete and batch": declared(TargetSettings),
+    "chat": own(ChatSettings),
     "bench serve": BENCH_SERVE,
     "bench sweep": declared(SweepSettings),
     "bench latency": declared(LatencySettings),

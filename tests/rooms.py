@@ -98,6 +98,7 @@ CLIENT = {
     "commands": "",
     "target": "http",
     "bench": "commands http sampling_fields target",
+    "chat": "http sampling_fields target",
     "shell": "",
 }
 ROOMS = {"engine_core": ENGINE_CORE, "frontend": FRONTEND, "worker": WORKER, "client": CLIENT}

@@ -347,6 +347,7 @@ def test_version(main: type, capsys: pytest.CaptureFixture[str]) -> None:
         ["--version"],
         ["serve", "--help"],
         ["serve", "--port", "-1"],
+        ["chat", "--help"],
         ["bench", "serve", "--help"],
     ],
 )

@@ -1,0 +1,1 @@
+"""How does one talk to a model in a terminal, or in a script?"""
