@@ -59,6 +59,12 @@ COMMANDS = (
         "splitserve.client.chat.complete",
     ),
     Command(
+        "batch",
+        "answer a file of requests into another, in OpenAI's batch format",
+        "Answers each line of a file of requests; run again after a crash, it goes on where it was.",
+        "splitserve.client.batch.command",
+    ),
+    Command(
         "bench",
         "measure how fast a server, or a model in a script, answers",
         "Measures latency and throughput, with the flags and figures of `vllm bench`.",

@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
+from splitserve.client.batch.settings import BatchSettings
 from splitserve.client.bench.latency import LatencySettings
 from splitserve.client.bench.plan import BENCH_SERVE
 from splitserve.client.bench.sweep import SweepSettings
@@ -39,6 +40,7 @@ SETTINGS: dict[str, tuple[Declared, ...]] = {
     "api-frontend": tuple(each for each in FRONTEND_SETTINGS if each not in FRONTEND),
     "chat and complete and batch": declared(TargetSettings),
     "chat": own(ChatSettings),
+    "batch": own(BatchSettings),
     "bench serve": BENCH_SERVE,
     "bench sweep": declared(SweepSettings),
     "bench latency": declared(LatencySettings),

@@ -99,6 +99,7 @@ CLIENT = {
     "target": "http",
     "bench": "commands http sampling_fields target",
     "chat": "http sampling_fields target",
+    "batch": "http target",
     "shell": "",
 }
 ROOMS = {"engine_core": ENGINE_CORE, "frontend": FRONTEND, "worker": WORKER, "client": CLIENT}

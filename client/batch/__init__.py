@@ -1,0 +1,1 @@
+"""How is a file of requests answered, every one exactly once?"""

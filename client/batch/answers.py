@@ -1,0 +1,137 @@
+"""The file of answers: appended line by line, and after a crash the record of what is done."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+from collections.abc import Collection, Iterator
+from pathlib import Path
+from typing import BinaryIO
+
+import msgspec
+
+from splitserve.engine_core.errors import ConfigError
+
+
+class Response(msgspec.Struct, frozen=True):
+    """What the server answered, as it came."""
+
+    status_code: int
+    request_id: str
+    body: msgspec.Raw
+
+
+class LineError(msgspec.Struct, frozen=True):
+    """Why there is no answer as asked for."""
+
+    code: str
+    message: str
+
+
+class Answer(msgspec.Struct, frozen=True):
+    """One line of the file."""
+
+    id: str
+    custom_id: str
+    response: Response | None
+    error: LineError | None = None
+
+
+class _Name(msgspec.Struct, frozen=True):
+    custom_id: str
+
+
+class AnswerFile:
+    """The file that answers are appended to; no other process may do so meanwhile.
+
+    A line that a crash has cut off is removed.
+
+    Attributes:
+        done: names of the requests that have an answer.
+
+    Args:
+        path: of the file, made if there is none.
+        overwrite: begin anew, whatever is in it.
+
+    Raises:
+        ConfigError: it cannot be written, is in use, or is no file of answers.
+    """
+
+    def __init__(self, path: Path, *, overwrite: bool = False) -> None:
+        self.path = path
+        self._file = _locked(path)
+        if overwrite:
+            self._file.truncate(0)
+        try:
+            self.done = self._read()
+        except ConfigError:
+            self._file.close()
+            raise
+
+    def check_belongs_to(self, names: Collection[str]) -> None:
+        """Refuse answers to other requests than these.
+
+        Raises:
+            ConfigError: there is one, probably of another file.
+        """
+        if strange := next((name for name in self.done if name not in names), None):
+            raise ConfigError(
+                f"{self.path} has an answer to {strange!r}, which is not asked: "
+                "name another file, or --overwrite"
+            )
+
+    def append(self, answer: Answer) -> None:
+        """Append an answer; it is in the file when this returns, for a process that dies then."""
+        self._file.write(msgspec.json.encode(answer) + b"\n")
+        self.done.add(answer.custom_id)
+
+    def sync(self) -> None:
+        """Wait until all answers are on disk, for a machine that dies then."""
+        os.fdatasync(self._file.fileno())
+
+    def close(self) -> None:
+        """Let others write it."""
+        self._file.close()
+
+    def _read(self) -> set[str]:
+        done: set[str] = set()
+        end = 0
+        self._file.seek(0)
+        for number, line in enumerate(_lines(self._file), 1):
+            if not line.endswith(b"\n"):
+                break
+            end += len(line)
+            try:
+                name = msgspec.json.decode(line, type=_Name).custom_id
+            except (msgspec.DecodeError, UnicodeDecodeError):
+                raise ConfigError(
+                    f"line {number} of {self.path} is no answer of a batch: name another file, or --overwrite"
+                ) from None
+            done.add(name)
+        self._file.truncate(end)
+        self._file.seek(0, os.SEEK_END)
+        return done
+
+
+def _lines(file: BinaryIO) -> Iterator[bytes]:
+    # In pieces of a buffer's size: the file itself is unbuffered, so that a line is written by one call.
+    rest = b""
+    while data := file.read(2**20):
+        *lines, rest = (rest + data).split(b"\n")
+        yield from (line + b"\n" for line in lines)
+    if rest:
+        yield rest
+
+
+def _locked(path: Path) -> BinaryIO:
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        file = os.fdopen(os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o644), "r+b", buffering=0)
+    except OSError as error:
+        raise ConfigError(f"cannot write {path}: {error.strerror}") from None
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        file.close()
+        raise ConfigError(f"{path} is written by another process") from None
+    return file
