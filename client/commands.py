@@ -71,10 +71,22 @@ COMMANDS = (
         "splitserve.client.bench.command",
     ),
     Command(
+        "top",
+        "watch a server: engines, frontends, requests",
+        "Shows engines, KV blocks, tokens per second, frontends and the oldest requests of a running server.",
+        "splitserve.client.top.top",
+    ),
+    Command(
         "config",
         "write a file of all settings of a command, with their defaults",
         "Writes a YAML file for --config in which every setting stands with its default.",
         "splitserve.client.shell.config",
+    ),
+    Command(
+        "completion",
+        "write a script by which a shell completes commands and flags",
+        "Writes a script by which a shell completes commands and flags.",
+        "splitserve.client.shell.completion",
     ),
 )
 BENCH_COMMANDS = (

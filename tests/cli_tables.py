@@ -16,6 +16,7 @@ from splitserve.client.bench.sweep import SweepSettings
 from splitserve.client.bench.throughput import ThroughputSettings
 from splitserve.client.chat.settings import ChatSettings
 from splitserve.client.target.settings import TargetSettings
+from splitserve.client.top.settings import TopSettings
 from splitserve.engine_core.config import EngineConfig
 from splitserve.engine_core.launcher.restart import RESTART
 from splitserve.engine_core.launcher.serve_settings import FRONTEND, SERVE
@@ -41,6 +42,7 @@ SETTINGS: dict[str, tuple[Declared, ...]] = {
     "chat and complete and batch": declared(TargetSettings),
     "chat": own(ChatSettings),
     "batch": own(BatchSettings),
+    "top": declared(TopSettings),
     "bench serve": BENCH_SERVE,
     "bench sweep": declared(SweepSettings),
     "bench latency": declared(LatencySettings),

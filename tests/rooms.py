@@ -101,6 +101,7 @@ CLIENT = {
     "chat": "http sampling_fields target",
     "batch": "http target",
     "shell": "",
+    "top": "http target",
 }
 ROOMS = {"engine_core": ENGINE_CORE, "frontend": FRONTEND, "worker": WORKER, "client": CLIENT}
 

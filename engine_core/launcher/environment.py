@@ -1,15 +1,18 @@
-"""What `splitserve env` prints: versions, processor, memory; without importing torch or any model code."""
+"""What `splitserve env` prints: versions, processor, memory, kernels; another process loads torch."""
 
 from __future__ import annotations
 
 import os
 import platform
 import shutil
+import subprocess
 import sys
 from importlib.metadata import PackageNotFoundError, version
 
+from splitserve.engine_core.process.children import python_module
 from splitserve.engine_core.process.version import software_version
 
+TIMEOUT_S = 60.0
 PACKAGES = (
     "torch",
     "transformers",
@@ -28,6 +31,8 @@ PACKAGES = (
     "uvicorn",
     "uvloop",
     "openai",
+    "aiohttp",
+    "llguidance",
 )
 # The instruction sets that kernels are selected by, of the dozens that a processor reports.
 ISA_FLAGS = (
@@ -56,6 +61,8 @@ def describe() -> str:
         "memory": _memory(),
         "shared memory": _disk("/dev/shm"),
         "NVIDIA driver": _nvidia_driver(),
+        "GPUs": _gpus(),
+        **_kernels(),
     }
     versions = {name: _version(name) for name in PACKAGES}
     width = max(map(len, [*facts, *versions])) + 1
@@ -109,6 +116,28 @@ def _disk(path: str) -> str:
 def _nvidia_driver() -> str:
     first = _read("/proc/driver/nvidia/version").partition("\n")[0]
     return first.removeprefix("NVRM version:").strip() or "none"
+
+
+def _gpus() -> str:
+    """Return names and memory of the GPUs, one after the other."""
+    said = _output(["nvidia-smi", "--query-gpu=name,memory.total", "--format=csv,noheader"])
+    return "; ".join(said.splitlines()) or "none"
+
+
+def _kernels() -> dict[str, str]:
+    """Return which kernels run here; the worker's code says so in a process of its own, as it loads torch."""
+    lines = _output(python_module("splitserve.worker.ops.kernel_report")).splitlines()
+    return {name: value for name, colon, value in (line.partition(": ") for line in lines) if colon}
+
+
+def _output(command: list[str]) -> str:
+    try:
+        asked = subprocess.run(
+            command, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=TIMEOUT_S, check=False
+        )
+    except (OSError, subprocess.TimeoutExpired):
+        return ""
+    return asked.stdout.strip()
 
 
 def _read(path: str) -> str:

@@ -382,7 +382,7 @@ def test_keys_are_made_once(tmp_path: Path, capsys: pytest.CaptureFixture[str]) 
 def test_env_tells_versions_processor_and_memory(capsys: pytest.CaptureFixture[str]) -> None:
     assert splitserve.main(["env"]) == 0
     shown = capsys.readouterr().out
-    for name in ("splitserve", "python", "processor", "cores", "memory", "torch", "pyzmq"):
+    for name in ("splitserve", "python", "processor", "cores", "memory", "torch", "pyzmq", "CPU kernels"):
         assert re.search(rf"^{name}: +\S", shown, flags=re.MULTILINE)
 
 

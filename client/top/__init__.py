@@ -1,0 +1,1 @@
+"""What does a server do right now?"""
