@@ -40,6 +40,7 @@ from splitserve.frontend.openapi import TITLE, Json, Operation, build_openapi
 from splitserve.frontend.operator.health import HealthProbe
 from splitserve.frontend.response_store.place import is_store, open_database
 from splitserve.frontend.response_store.store import ResponseStore, StoreLimits
+from splitserve.frontend.responses.compaction.summary_seal import read_seal
 from splitserve.frontend.responses.context import ResponsesContext
 from splitserve.frontend.responses.kept.background import BackgroundRuns
 from splitserve.frontend.routes import api_dialects, api_operations, make_routes, operator_operations
@@ -97,11 +98,13 @@ def create_app(config: FrontendConfig, pool: EnginePool, launch: Launch | None =
 def _responses(context: ApiContext, requests: InFlightRequests) -> ResponsesContext:
     """Return what the Responses API needs, with a store if the configuration names one."""
     config = context.config
+    seal = read_seal(config.compaction_key_file)
     if not is_store(config.response_store):
-        return ResponsesContext(context)
+        return ResponsesContext(context, seal=seal)
     limits = StoreLimits(config.response_ttl_s, config.response_store_bytes)
     store = ResponseStore(open_database(config.response_store), limits)
-    return ResponsesContext(context, store, BackgroundRuns(store, requests, config.max_background_responses))
+    background = BackgroundRuns(store, requests, config.max_background_responses)
+    return ResponsesContext(context, store, background, seal)
 
 
 class DocumentedApp(FastAPI):

@@ -89,6 +89,7 @@ def make_config(args: argparse.Namespace) -> FrontendConfig:
     from splitserve.frontend.config import FrontendConfig
     from splitserve.frontend.http.api_keys import hash_keys
     from splitserve.frontend.response_store.place import check_place
+    from splitserve.frontend.responses.compaction.summary_seal import read_seal
 
     given = given_values(args, declared(FrontendConfig))
     if not given.get("frontend_id"):
@@ -100,6 +101,7 @@ def make_config(args: argparse.Namespace) -> FrontendConfig:
     config.check_certificate()
     # The engine makes the directory of a launch, some time after the frontends have started.
     check_place(config.response_store, config.launch_dir)
+    read_seal(config.compaction_key_file)
     return config
 
 

@@ -158,6 +158,16 @@ class FrontendConfig(ApiSettings, frozen=True, kw_only=True):
     ] = None
     heartbeat_fd: HeartbeatFd = None
     api_key_hashes: tuple[str, ...] = ()
+    compaction_key_file: Annotated[
+        str,
+        Setting(
+            "file with the key that seals summaries of conversations, the same for all frontends",
+            "security",
+            metavar="FILE",
+            default="none",
+            docs=", see [Responses](responses.md#compaction)",
+        ),
+    ] = ""
     public_paths: Annotated[
         tuple[str, ...],
         Setting(

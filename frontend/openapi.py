@@ -33,7 +33,7 @@ class Operation:
         tag: the group it is listed in.
         query: name of each parameter in the query -> its schema.
         request: the struct that a body is decoded into, None for no body.
-        example: a body that every server takes.
+        example: a body that every server takes, but for the name of a model if one is needed.
         response: the struct of the response, None for plain text.
         events: the structs of its server-sent events.
         error: the struct of its errors.

@@ -58,11 +58,13 @@ from splitserve.frontend.operator.load import ServerLoad, server_load
 from splitserve.frontend.responses.context import RESPONSES, ResponsesContext
 from splitserve.frontend.responses.input_tokens import InputTokens, count_input_tokens
 from splitserve.frontend.responses.kept.handlers import cancel_response, delete_response, get_response
+from splitserve.frontend.responses.compaction.compact import compact_conversation
 from splitserve.frontend.responses.kept.input_items import list_input_items
 from splitserve.frontend.responses.responses import create_response
 from splitserve.frontend.responses.schema.events import EVENTS as EVENTS_OF_RESPONSES
 from splitserve.frontend.responses.schema.kept_bodies import (
     DEFAULT_PAGE,
+from splitserve.frontend.responses.schema.compaction import CompactedResponse, CompactionRequest
     MAX_NUMBER,
     MAX_PAGE,
     DeletedResponse,
@@ -165,6 +167,15 @@ def _generation(context: ApiContext, responses: ResponsesContext) -> list[Operat
         Operation(
             path=RESPONSES_PATH,
             method="GET",
+        generation(
+            path=f"{RESPONSES_PATH}/compact",
+            name="compact",
+            summary="Summarize a conversation, to go on from the summary",
+            endpoint=partial(compact_conversation, responses),
+            request=CompactionRequest,
+            example={"model": "splitserve-demo", "input": "Hello!"},
+            response=CompactedResponse,
+        ),
             name="responses",
             tag="generation",
             summary="Answer inputs over a WebSocket, which this opens",

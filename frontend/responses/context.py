@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import re
 from collections.abc import AsyncGenerator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from starlette.requests import Request
 
@@ -15,6 +15,7 @@ from splitserve.frontend.http.errors import HttpError
 from splitserve.frontend.openai.context import ApiContext
 from splitserve.frontend.response_store.rows import RowKey
 from splitserve.frontend.response_store.store import ResponseStore
+from splitserve.frontend.responses.compaction.summary_seal import SummarySeal
 from splitserve.frontend.responses.kept.background import BackgroundRuns
 
 # As frontend.http.request_log has the ids of requests.
@@ -32,11 +33,13 @@ class ResponsesContext:
         api: what the handlers of all of OpenAI's API need.
         store: of responses, None if this server has none.
         background: the responses that are generated without a client; None without a store.
+        seal: of summaries that stand for conversations.
     """
 
     api: ApiContext
     store: ResponseStore | None = None
     background: BackgroundRuns | None = None
+    seal: SummarySeal = field(default_factory=SummarySeal)
 
     @contextlib.asynccontextmanager
     async def running(self) -> AsyncGenerator[None, None]:

@@ -6,6 +6,8 @@ message                   a message; one of the assistant continues its turn, if
 reasoning                 reasoning of the assistant's turn, which the template shows or leaves out
 function_call             a tool call of the assistant's turn
 function_call_output      a message of role tool, in the place where it stands
+compaction                a turn of the assistant that holds the summary; messages of the user that precede
+                          it become one, since many templates want turns to alternate
 """
 
 from __future__ import annotations
@@ -14,6 +16,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from splitserve.engine_core.errors import InvalidRequestError
+from splitserve.frontend.responses.compaction.summary_seal import SummarySeal
 from splitserve.frontend.responses.schema.items import (
     NEEDED_FIELDS,
     PART_FIELDS,
@@ -22,6 +25,9 @@ from splitserve.frontend.responses.schema.items import (
     InputPart,
 )
 from splitserve.frontend.text.chat.messages import ChatMessage, ContentPart, FunctionCall, ToolCall
+
+# What a summary begins with when the model reads it.
+_SUMMARY = "Summary of our conversation up to here:\n\n"
 
 Content = str | list[ContentPart | str]
 
@@ -49,8 +55,9 @@ class _Turn:
 class _History:
     """Collects the messages of the chat."""
 
-    def __init__(self) -> None:
+    def __init__(self, seal: SummarySeal) -> None:
         self.messages: list[ChatMessage] = []
+        self._seal = seal
         self._turn: _Turn | None = None
         self._call_ids: set[str | None] = set()
 
@@ -70,6 +77,10 @@ class _History:
                 text = f"No tool call found for function call output with call_id {str(item.call_id)[:128]}."
                 raise InvalidRequestError(text, f"{path}.call_id")
             self._append(ChatMessage(role="tool", content=content, tool_call_id=item.call_id))
+        elif kind == "compaction":
+            self._join_user_messages()
+            summary = self._seal.open(item.encrypted_content or "", f"{path}.encrypted_content")
+            self._append(ChatMessage(role="assistant", content=_SUMMARY + summary))
         else:
             content = _content(item.content or "", f"{path}.content")
             if item.role == "assistant":
@@ -82,6 +93,14 @@ class _History:
         if self._turn is not None:
             self.messages.append(self._turn.message())
             self._turn = None
+
+    def _join_user_messages(self) -> None:
+        self.close()
+        texts: list[str] = []
+        while self.messages and self.messages[-1].role == "user":
+            texts = [*self.messages.pop().texts(), *texts]
+        if texts:
+            self.messages.append(ChatMessage(role="user", content="\n\n".join(texts)))
 
     def _append(self, message: ChatMessage) -> None:
         self.close()
@@ -99,20 +118,24 @@ class _History:
 
 
 def chat_messages(
-    instructions: str | None, given: str | Sequence[InputItem], earlier: Sequence[InputItem] = ()
+    instructions: str | None,
+    given: str | Sequence[InputItem],
+    seal: SummarySeal,
+    earlier: Sequence[InputItem] = (),
 ) -> list[ChatMessage]:
     """Return the messages of the chat.
 
     Args:
         instructions: of the request.
         given: the input of the request.
+        seal: of summaries in it.
         earlier: items before it, which are known to be served.
 
     Raises:
-        InvalidRequestError: an item is of a type that is not served, lacks a field, or is the output of a
-            call that was not made; the error names it.
+        InvalidRequestError: an item is of a type that is not served, lacks a field, is the output of a call
+            that was not made, or a summary that is not of this server; the error names it.
     """
-    history = _History()
+    history = _History(seal)
     if instructions:
         history.messages.append(ChatMessage(role="system", content=instructions))
     for i, item in enumerate(earlier):

@@ -34,6 +34,6 @@ async def count_input_tokens(context: ResponsesContext, request: Request) -> Res
     body = await read_struct(context.api, request, decoder, REFUSED_RESPONSES)
     earlier = await earlier_items(context, request, body)
     with own_words():
-        chat = with_server_defaults(chat_request(body, earlier.given), context.api.config)
+        chat = with_server_defaults(chat_request(body, context.seal, earlier.given), context.api.config)
         prompt = await chat_prompt(context.api, chat)
     return json_response(InputTokens(len(prompt.token_ids)))

@@ -52,7 +52,7 @@ async def create_response(context: ResponsesContext, request: Request) -> Respon
     store = store_of(context, request, body)
     earlier = await earlier_items(context, request, body)
     with own_words():
-        plan = await _plan(context.api, request, body, earlier)
+        plan = await _plan(context, request, body, earlier)
     keeper = None
     if store is not None or memory_of(request) is not None:
         # A token is about four bytes.
@@ -109,11 +109,11 @@ def _json(response: bytes) -> Response:
 
 
 async def _plan(
-    api: ApiContext, request: Request, body: ResponsesRequest, earlier: Earlier
+    context: ResponsesContext, request: Request, body: ResponsesRequest, earlier: Earlier
 ) -> Plan[ChatRequest]:
     async def plan(chat: ChatRequest) -> Plan[ChatRequest]:
-        planned, _ = await plan_chat(api, request, chat, "resp_")
+        planned, _ = await plan_chat(context.api, request, chat, "resp_")
         return replace(planned, names=NAMES)
 
-    chat = with_server_defaults(chat_request(body, earlier.given), api.config)
+    chat = with_server_defaults(chat_request(body, context.seal, earlier.given), context.api.config)
     return await (truncated_plan(plan, chat) if body.truncation == "auto" else plan(chat))

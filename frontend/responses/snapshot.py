@@ -158,7 +158,7 @@ class Snapshot:
             output=items,
             error=error,
             incomplete_details=IncompleteDetails("max_output_tokens") if status == "incomplete" else None,
-            usage=None if status in ("queued", "in_progress") else _usage(self._run),
+            usage=None if status in ("queued", "in_progress") else response_usage(self._run),
             previous_response_id=body.previous_response_id,
             background=bool(body.background),
             store=self.is_kept,
@@ -185,7 +185,8 @@ class Snapshot:
         )
 
 
-def _usage(run: GenerationRun) -> ResponseUsage:
+def response_usage(run: GenerationRun) -> ResponseUsage:
+    """Return the token counts of a run as a response has them."""
     usage = run.usage.usage()
     return ResponseUsage(
         input_tokens=usage.prompt_tokens,

@@ -15,6 +15,7 @@ from splitserve.frontend.openai.schema.chat import ChatRequest
 from splitserve.frontend.openai.schema.fields import SharedFields
 from splitserve.frontend.openai.schema.tools import FunctionTool, Tool
 from splitserve.frontend.openai.schema.unsupported import REFUSED_CHAT, refuse_unsupported
+from splitserve.frontend.responses.compaction.summary_seal import SummarySeal
 from splitserve.frontend.responses.history import chat_messages
 from splitserve.frontend.responses.schema.items import (
     InputItem,
@@ -41,11 +42,12 @@ def own_words() -> AbstractContextManager[None]:
     return errors_named(NAMES)
 
 
-def chat_request(body: ResponsesRequest, earlier: Sequence[InputItem] = ()) -> ChatRequest:
+def chat_request(body: ResponsesRequest, seal: SummarySeal, earlier: Sequence[InputItem] = ()) -> ChatRequest:
     """Return the chat that a request asks for; whether it is streamed is the caller's.
 
     Args:
         body: of the request.
+        seal: of summaries in it.
         earlier: items that precede its input.
 
     Raises:
@@ -58,7 +60,7 @@ def chat_request(body: ResponsesRequest, earlier: Sequence[InputItem] = ()) -> C
         _with_asked(body),
         **shared,
         model=body.model,
-        messages=chat_messages(body.instructions, body.input, earlier),
+        messages=chat_messages(body.instructions, body.input, seal, earlier),
         max_completion_tokens=body.max_output_tokens,
         logprobs=shows_logprobs or None,
         top_logprobs=(body.top_logprobs or 0) if shows_logprobs else None,

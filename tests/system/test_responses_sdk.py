@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 from openai import BadRequestError, NotFoundError, OpenAI
-from openai.types.responses import Response
+from openai.types.responses import CompactedResponse, Response
 
 pytestmark = pytest.mark.system
 
@@ -37,6 +37,22 @@ def outline(response: Response) -> list[tuple[str, str | None, str]]:
         (item.type, item.status, item.arguments if item.type == "function_call" else item.content[0].text)
         for item in response.output
     ]
+
+
+def test_a_conversation_goes_on_from_its_summary(client: OpenAI, model: str) -> None:
+    conversation: list[Any] = [
+        {"role": "user", "content": HELLO},
+        {"role": "assistant", "content": "The capital of France is Paris."},
+    ]
+    compacted = client.responses.compact(model=model, input=conversation)
+    CompactedResponse.model_validate(compacted.model_dump())
+    assert [item.type for item in compacted.output] == ["message", "compaction"]
+    assert 0 < compacted.usage.output_tokens < compacted.usage.total_tokens
+    more = [*(item.to_dict() for item in compacted.output), {"role": "user", "content": HELLO}]
+    assert "Paris" in create(client, model, input=more).output_text
+    with client.responses.connect() as connection:
+        connection.response.create(model=model, input=more, store=False, temperature=0)
+        assert next(event for event in connection if event.type == "response.completed").response.output
 
 
 def test_a_response_has_all_its_parts(client: OpenAI, model: str) -> None:

@@ -22,6 +22,7 @@ from splitserve.frontend.responses.schema.kept_bodies import (
     KeptRefusal,
 )
 from splitserve.frontend.responses.schema.response import (
+    CompactionItem,
     FunctionCallItem,
     OutputItem,
     OutputMessage,
@@ -31,7 +32,7 @@ from splitserve.frontend.responses.schema.response import (
 
 _ID_BYTES = 16
 _MAX_ID_CHARS = 128
-_PREFIXES = {"function_call": "fc", "function_call_output": "fco", "reasoning": "rs"}
+_PREFIXES = {"function_call": "fc", "function_call_output": "fco", "reasoning": "rs", "compaction": "cmp"}
 _decode = msgspec.json.Decoder(list[KeptItem]).decode
 _encode = msgspec.json.Encoder().encode
 
@@ -46,7 +47,12 @@ def decode_items(data: bytes) -> list[KeptItem]:
 
 
 def all_items(given: str | Sequence[InputItem], earlier: Sequence[KeptItem]) -> bytes:
-    """Return all of a response's input as a record has it.
+    """Return all of a response's input as a record has it; arguments as kept_items()."""
+    return _encode(kept_items(given, earlier))
+
+
+def kept_items(given: str | Sequence[InputItem], earlier: Sequence[KeptItem]) -> list[KeptItem]:
+    """Return all of a response's input as it is kept.
 
     Args:
         given: input of the request, checked as frontend.responses.history does.
@@ -55,7 +61,7 @@ def all_items(given: str | Sequence[InputItem], earlier: Sequence[KeptItem]) -> 
     if isinstance(given, str):
         given = [InputItem(role="user", content=given)]
     taken = {item.id for item in earlier}
-    return _encode([*earlier, *(_kept(item, _unique_id(item, taken)) for item in given)])
+    return [*earlier, *(_kept(item, _unique_id(item, taken)) for item in given)]
 
 
 def output_items(output: Iterable[OutputItem]) -> list[KeptItem]:
@@ -92,6 +98,8 @@ def _kept(item: InputItem, item_id: str) -> KeptItem:
         return KeptCallOutput(id=item_id, call_id=item.call_id or "", output=parts, status=status)
     if item.type == "reasoning":
         return _kept_reasoning(item, item_id)
+    if item.type == "compaction":
+        return CompactionItem(id=item_id, encrypted_content=item.encrypted_content or "")
     role, content = item.role or "user", item.content or ""
     if isinstance(content, str):
         content = [InputPart(type="text", text=content)]

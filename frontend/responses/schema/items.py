@@ -18,6 +18,7 @@ NEEDED_FIELDS = {
     "function_call": ("call_id", "name", "arguments"),
     "function_call_output": ("call_id", "output"),
     "reasoning": (),
+    "compaction": ("encrypted_content",),
 }
 # Type of a part -> the field that holds its text.
 PART_FIELDS = {"input_text": "text", "output_text": "text", "text": "text", "refusal": "refusal"}
@@ -48,7 +49,7 @@ ItemStatus = Literal["in_progress", "completed", "incomplete"]
 
 
 class InputItem(msgspec.Struct, frozen=True, kw_only=True):
-    """A message, function_call, function_call_output or reasoning; one without a type is a message.
+    """A message, function_call, function_call_output, reasoning or compaction; without a type a message.
 
     Attributes:
         role: of a message.
@@ -58,10 +59,11 @@ class InputItem(msgspec.Struct, frozen=True, kw_only=True):
         arguments: of a call, JSON text.
         output: of a function_call_output.
         summary: of reasoning; the model gets it to see if there is no content.
-        encrypted_content: of reasoning; nothing is encrypted here, so it is ignored.
+        encrypted_content: of a compaction; that of reasoning is ignored, since nothing is encrypted here.
         id: as the answer had it; ignored.
         status: as the answer had it; ignored.
         phase: as the answer had it; ignored.
+        created_by: as the answer had it; ignored.
     """
 
     type: str | None = None
@@ -76,6 +78,7 @@ class InputItem(msgspec.Struct, frozen=True, kw_only=True):
     id: str | None = None
     status: ItemStatus | None = None
     phase: str | None = None
+    created_by: str | None = None
 
 
 class ResponsesTool(msgspec.Struct, frozen=True, kw_only=True):

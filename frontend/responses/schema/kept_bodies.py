@@ -7,7 +7,7 @@ from typing import Any, Final, Literal
 import msgspec
 
 from splitserve.frontend.responses.schema.items import ItemStatus
-from splitserve.frontend.responses.schema.response import FunctionCallItem, ReasoningItem
+from splitserve.frontend.responses.schema.response import CompactionItem, FunctionCallItem, ReasoningItem
 
 MAX_PAGE: Final = 100
 DEFAULT_PAGE: Final = 20
@@ -55,7 +55,7 @@ class KeptCallOutput(msgspec.Struct, frozen=True, kw_only=True, tag_field="type"
     status: ItemStatus = "completed"
 
 
-KeptItem = KeptMessage | ReasoningItem | FunctionCallItem | KeptCallOutput
+KeptItem = KeptMessage | ReasoningItem | FunctionCallItem | KeptCallOutput | CompactionItem
 
 
 class ItemPage(msgspec.Struct, frozen=True, kw_only=True):

@@ -62,6 +62,13 @@ class FunctionCallItem(msgspec.Struct, frozen=True, kw_only=True, tag_field="typ
     status: ItemStatus
 
 
+class CompactionItem(msgspec.Struct, frozen=True, kw_only=True, tag_field="type", tag="compaction"):
+    """A summary of what came before; see frontend.responses.compaction.summary_seal for its content."""
+
+    id: str
+    encrypted_content: str
+
+
 OutputItem = OutputMessage | ReasoningItem | FunctionCallItem
 OutputPart = OutputText | ReasoningTextPart
 

@@ -54,6 +54,7 @@ RULES: Final[dict[str, list[Json]]] = {
             "then": {"required": ["tools"], "properties": {"tools": {"type": "array", "minItems": 1}}},
         },
     ],
+    "CompactionRequest": [{"anyOf": [_needs("input"), _needs("previous_response_id")]}],
     "InputPart": [
         {"if": _is(kind), "then": {"required": [field], "properties": {field: {"type": "string"}}}}
         for kind, field in PART_FIELDS.items()

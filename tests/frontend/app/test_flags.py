@@ -30,8 +30,15 @@ SPECIAL = [
     (["--log-level", "ERROR"], "log_level", "error"),
     (["--max-connections", "2k"], "max_connections", 2000),
 ]
-# Each of them needs others; tested below, and with servers.
-TOGETHER = {"ssl_keyfile", "ssl_certfile", "launch_dir", "launch_number", "launch_fd"}
+# Each of them needs others, or a file; tested below, and with servers.
+TOGETHER = {
+    "ssl_keyfile",
+    "ssl_certfile",
+    "launch_dir",
+    "launch_number",
+    "launch_fd",
+    "compaction_key_file",
+}
 PLAIN = [
     (flag_words([each], {each.field: value}), each.field, value)
     for each in declared(FrontendConfig)
@@ -85,6 +92,7 @@ def test_the_parsers_defaults_are_those_of_the_configuration() -> None:
         (["--log-level", "loud"], "--log-level"),
         (["--log-format", "xml"], "--log-format"),
         (["--tenant-header", "X Tenant"], "--tenant-header"),
+        (["--compaction-key-file", "/no/such/key"], "--compaction-key-file cannot be read"),
         (["--api-key", ""], "--api-key or --api-key-file must be 1 to 512"),
         (["--api-key", "x" * 513], "--api-key or --api-key-file must be 1 to 512"),
         (["--max-body-bytes", "1"], "--max-body-bytes"),

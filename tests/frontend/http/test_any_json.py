@@ -21,6 +21,7 @@ from splitserve.frontend.openai.schema.unsupported import (
     REFUSED_TOKENIZE,
     refuse_unsupported,
 )
+from splitserve.frontend.responses.schema.compaction import CompactionRequest
 from splitserve.frontend.responses.schema.request import ResponsesRequest
 from tests.frontend.http.app_fixtures import ServerFactory
 
@@ -30,6 +31,7 @@ ENDPOINTS = {
     "/v1/messages": (MessagesRequest, "messages", b'[{"role":"user","content":"x"}],"max_tokens":4'),
     "/v1/messages/count_tokens": (CountTokensRequest, "messages", b'[{"role":"user","content":"x"}]'),
     "/v1/responses": (ResponsesRequest, "input", b'"x"'),
+    "/v1/responses/compact": (CompactionRequest, "input", b'"x","model":"org/demo"'),
     "/tokenize": (TokenizeRequest, "prompt", b'"x"'),
     "/detokenize": (DetokenizeRequest, "tokens", b"[1]"),
 }

@@ -29,6 +29,7 @@ PATHS = {
     "MessagesRequest": "/v1/messages",
     "CountTokensRequest": "/v1/messages/count_tokens",
     "ResponsesRequest": "/v1/responses",
+    "CompactionRequest": "/v1/responses/compact",
     "EmbeddingRequest": "/v1/embeddings",
     "RerankRequest": "/v1/rerank",
     "ScoreRequest": "/v1/score",
@@ -64,6 +65,7 @@ REASONS = {
     "counts sequences": [r"must be at most \d+, the number of sequences that can run and wait"],
 }
 
+    "was sealed by the server": [r"encrypted_content was not made by this server"],
 
 def validator(name: str) -> Draft202012Validator:
     return Draft202012Validator({"$ref": f"#/components/schemas/{name}", "components": {"schemas": SCHEMAS}})
