@@ -8,11 +8,12 @@ import msgspec
 
 from splitserve.engine_core.checkpoint.config.sampling_defaults import load_sampling_defaults
 from splitserve.engine_core.checkpoint.files import read_file, read_json
+from splitserve.engine_core.checkpoint.sentencepiece.tokenizer import make_tokenizer_json
 from splitserve.engine_core.errors import ModelLoadError
 
 TOKENIZER = "tokenizer.json"
 _OPTIONAL = ("tokenizer_config.json", "special_tokens_map.json")
-_CONVERTIBLE = ("tokenizer.model", "vocab.json", "spiece.model", "tekken.json")
+_CONVERTIBLE = ("vocab.json", "spiece.model", "tekken.json", "tiktoken.model", "qwen.tiktoken")
 
 
 class _Tokenizer(msgspec.Struct):
@@ -39,20 +40,22 @@ def check_text_files(directory: Path) -> None:
 
 
 def read_tokenizer_json(directory: Path) -> bytes:
-    """Return the contents of tokenizer.json.
+    """Return the contents of tokenizer.json, or what is made of tokenizer.model where there is none.
 
     Raises:
-        ModelLoadError: it is missing, or cannot be read; see read_file().
+        ModelLoadError: both are missing, or cannot be read; see read_file() and make_tokenizer_json().
     """
     path = directory / TOKENIZER
     description = read_file(path)
+    if description is None:
+        description = make_tokenizer_json(directory)
     if description is None:
         raise ModelLoadError(f"{path} does not exist: {_hint(directory)}")
     return description
 
 
 def _hint(directory: Path) -> str:
-    only = "only tokenizer.json is supported as a tokenizer"
+    only = "only tokenizer.json, or a SentencePiece tokenizer.model, is supported as a tokenizer"
     other = next((name for name in _CONVERTIBLE if (directory / name).exists()), "")
     if not other:
         return only

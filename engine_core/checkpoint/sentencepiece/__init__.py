@@ -1,0 +1,1 @@
+"""tokenizer.json from a SentencePiece model, for checkpoints that come with tokenizer.model alone."""
