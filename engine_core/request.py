@@ -51,12 +51,16 @@ class RequestLimits(NamedTuple):
         max_cached_tokens: longest sequence whose KV fits the pool; of a sliding window the last part only.
             Without a KV cache: the longest that one step computes.
         pools: the model makes vectors of prompts instead of generating text.
+        pools_all: it reads the states of all tokens.
+        pools_tokens: it makes vectors of tokens, too.
     """
 
     vocab_size: int
     max_model_len: int
     max_cached_tokens: int
     pools: bool = False
+    pools_all: bool = False
+    pools_tokens: bool = False
 
     @property
     def max_num_tokens(self) -> int:
@@ -132,6 +136,8 @@ class Request:
         streams: its tokens are sent as they come; otherwise they may be gathered.
         siblings: the request that it is a sequence of.
         second_at: index of the first token of the second text of a pair, 0 if there is none.
+        pools_all: the states of all of its tokens are needed.
+        pools_tokens: the vector of each token is wanted.
     """
 
     frontend: FrontendId
@@ -166,6 +172,8 @@ class Request:
     streams: bool = True
     siblings: Siblings = field(default_factory=Siblings)
     second_at: int = 0
+    pools_all: bool = False
+    pools_tokens: bool = False
 
     @property
     def num_stored_tokens(self) -> int:
@@ -173,8 +181,13 @@ class Request:
         return len(self.token_ids) // TOKEN_BYTES
 
     @property
+    def needs_all_tokens(self) -> bool:
+        """Whether the prompt must be computed in full, whatever is cached."""
+        return self.pools_all or self.wants_prompt_logprobs
+
+    @property
     def wants_prompt_logprobs(self) -> bool:
-        """Whether the prompt must be computed in full; once a token was emitted they have all been sent."""
+        """Whether prompt logprobs are due; once a token was emitted they have all been sent."""
         return self.sampling.prompt_logprobs is not None and self.num_stored_tokens == self.num_prompt_tokens
 
     def sampling_for_worker(self) -> SequenceSampling:
@@ -290,6 +303,10 @@ def _check_pooling(message: AddRequest, limits: RequestLimits) -> None:
     if message.pools != limits.pools:
         text = "makes embeddings, not text" if limits.pools else "generates text, not embeddings"
         raise InvalidRequestError(f"the model {text}", "model")
+    if message.pools_tokens and not (message.pools and limits.pools_tokens):
+        raise InvalidRequestError(
+            "the model makes no vectors of tokens, or too many of them may come of one step", "task"
+        )
     if message.pools and message.sampling.max_tokens != 0:
         raise InvalidRequestError(
             f"max_tokens must be 0 for an embedding, got {message.sampling.max_tokens}", "max_tokens"

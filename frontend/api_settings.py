@@ -93,6 +93,16 @@ class ApiSettings(StoreSettings, frozen=True, kw_only=True):
             docs="; they come at most a sixteenth of it late",
         ),
     ] = 15.0
+    chat_template: Annotated[
+        str,
+        Setting(
+            "template of chats: a jinja2 file or the name of a known format",
+            "API",
+            metavar="FILE|NAME",
+            default="the checkpoint's",
+            docs=", see [Chat templates](models.md#chat-templates)",
+        ),
+    ] = ""
     assets_dir: Annotated[
         str,
         Setting(

@@ -90,6 +90,7 @@ def make_config(args: argparse.Namespace) -> FrontendConfig:
     from splitserve.frontend.http.api_keys import hash_keys
     from splitserve.frontend.response_store.place import check_place
     from splitserve.frontend.responses.compaction.summary_seal import read_seal
+    from splitserve.frontend.text.chat.known_templates import find_template
 
     given = given_values(args, declared(FrontendConfig))
     if not given.get("frontend_id"):
@@ -102,6 +103,8 @@ def make_config(args: argparse.Namespace) -> FrontendConfig:
     # The engine makes the directory of a launch, some time after the frontends have started.
     check_place(config.response_store, config.launch_dir)
     read_seal(config.compaction_key_file)
+    if config.chat_template:
+        find_template(config.chat_template)
     return config
 
 

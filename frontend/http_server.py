@@ -252,6 +252,7 @@ def make_pool(config: FrontendConfig) -> EnginePool:
         config.frontend_id,
         curve_dir=config.curve_dir,
         assets_dir=config.assets_dir,
+        chat_template=config.chat_template,
         allow_insecure_tcp=config.allow_insecure_tcp,
         max_migrations=config.max_migrations,
         failover_wait_s=config.failover_wait_s,

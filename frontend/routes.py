@@ -41,6 +41,8 @@ from splitserve.frontend.openai.schema.vectors import (
     ClassifyResponse,
     EmbeddingRequest,
     EmbeddingResponse,
+    PoolingRequest,
+    PoolingResponse,
     RerankRequest,
     RerankResponse,
     ScoreRequest,
@@ -50,21 +52,22 @@ from splitserve.frontend.openai.tokenize import detokenize, tokenize
 from splitserve.frontend.openai.tokenizer_info import TokenizerInfo, tokenizer_info
 from splitserve.frontend.openai.vectors.classify import classify
 from splitserve.frontend.openai.vectors.embeddings import create_embeddings
+from splitserve.frontend.openai.vectors.pooling import pool
 from splitserve.frontend.openai.vectors.similarity import rerank, score
 from splitserve.frontend.openapi import Operation
 from splitserve.frontend.operator.debug_requests import OpenRequestList, list_requests, show_request
 from splitserve.frontend.operator.health import Health, HealthProbe
 from splitserve.frontend.operator.load import ServerLoad, server_load
+from splitserve.frontend.responses.compaction.compact import compact_conversation
 from splitserve.frontend.responses.context import RESPONSES, ResponsesContext
 from splitserve.frontend.responses.input_tokens import InputTokens, count_input_tokens
 from splitserve.frontend.responses.kept.handlers import cancel_response, delete_response, get_response
-from splitserve.frontend.responses.compaction.compact import compact_conversation
 from splitserve.frontend.responses.kept.input_items import list_input_items
 from splitserve.frontend.responses.responses import create_response
+from splitserve.frontend.responses.schema.compaction import CompactedResponse, CompactionRequest
 from splitserve.frontend.responses.schema.events import EVENTS as EVENTS_OF_RESPONSES
 from splitserve.frontend.responses.schema.kept_bodies import (
     DEFAULT_PAGE,
-from splitserve.frontend.responses.schema.compaction import CompactedResponse, CompactionRequest
     MAX_NUMBER,
     MAX_PAGE,
     DeletedResponse,
@@ -164,9 +167,6 @@ def _generation(context: ApiContext, responses: ResponsesContext) -> list[Operat
             example={"input": "Hello!"},
             response=InputTokens,
         ),
-        Operation(
-            path=RESPONSES_PATH,
-            method="GET",
         generation(
             path=f"{RESPONSES_PATH}/compact",
             name="compact",
@@ -176,6 +176,9 @@ def _generation(context: ApiContext, responses: ResponsesContext) -> list[Operat
             example={"model": "splitserve-demo", "input": "Hello!"},
             response=CompactedResponse,
         ),
+        Operation(
+            path=RESPONSES_PATH,
+            method="GET",
             name="responses",
             tag="generation",
             summary="Answer inputs over a WebSocket, which this opens",
@@ -225,6 +228,15 @@ def _vectors(context: ApiContext) -> list[Operation]:
                 response=ScoreResponse,
             )
             for path in ("/score", "/v1/score")
+        ),
+        vectors(
+            path="/pooling",
+            name="pooling",
+            summary="Make of texts what the model makes of them",
+            endpoint=partial(pool, context),
+            request=PoolingRequest,
+            example={"input": "Once upon a time"},
+            response=PoolingResponse,
         ),
         vectors(
             path="/classify",

@@ -45,12 +45,16 @@ def make_embedder(generator: Path, folder: Path, *, normalizes: bool = True) -> 
 
 def reference_vectors(generator: Path, prompts: Sequence[Sequence[int]]) -> npt.NDArray[np.float32]:
     """Return the last hidden states of the last tokens, float32 [n, H], in float32."""
+    return np.stack([states[-1] for states in reference_states(generator, prompts)])
+
+
+def reference_states(generator: Path, prompts: Sequence[Sequence[int]]) -> list[npt.NDArray[np.float32]]:
+    """Return the last hidden states of all tokens of each prompt, float32 [tokens, H], in float32."""
     import transformers
 
     model = transformers.AutoModel.from_pretrained(generator, dtype=torch.float32).eval()
     with torch.inference_mode():
-        vectors = [model(torch.tensor([prompt])).last_hidden_state[0, -1] for prompt in prompts]
-    return torch.stack(vectors).numpy()
+        return [model(torch.tensor([list(prompt)])).last_hidden_state[0].numpy() for prompt in prompts]
 
 
 def cosines(ours: npt.NDArray[np.float32], theirs: npt.NDArray[np.float32]) -> npt.NDArray[np.float64]:

@@ -58,7 +58,7 @@ FRONTEND = {
     "app": "config docs_page engines http launch metrics openai openapi operator response_store responses "
     "routes unknown_fields",
     "http_server": "app config engines http launch",
-    "cli": "config http http_server response_store responses",
+    "cli": "config http http_server response_store responses text",
 }
 WORKER = {
     "_native": "",

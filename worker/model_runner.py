@@ -240,10 +240,10 @@ class ModelRunner:
         return result
 
     def _pool(self, hidden: torch.Tensor, inputs: StepInputs, result: StepResult, pooler: Pooler) -> None:
-        # Each rank has all hidden states, and rank 0 tells the engine.
-        if self._mesh.group is None or self._mesh.group.rank == 0:
-            sampled, result.pooled = pooler.pool(hidden, inputs)
-            self._take(sampled, result)
+        if self._mesh.group is not None and self._mesh.group.rank:
+            return pooler.assist(hidden, inputs)
+        sampled, result.pooled = pooler.pool(hidden, inputs)
+        self._take(sampled, result)
 
     def _score_prompts(self, hidden: torch.Tensor, inputs: StepInputs, result: StepResult) -> None:
         result.prompt_logprobs, broken = self._prompt_scorer.score(hidden, inputs)

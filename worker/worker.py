@@ -11,6 +11,7 @@ import torch
 
 from splitserve.engine_core.checkpoint.config.architectures import is_bare, read_model_config
 from splitserve.engine_core.checkpoint.config.model_config import ModelConfig
+from splitserve.engine_core.checkpoint.judging import read_judge
 from splitserve.engine_core.checkpoint.pooling import Pooling, pooling_of_classifier, read_pooling
 from splitserve.engine_core.errors import ConfigError, WorkerError
 from splitserve.engine_core.ipc.worker_messages import (
@@ -50,6 +51,7 @@ from splitserve.worker.numerics import numerics
 from splitserve.worker.ops.cpu import ops
 from splitserve.worker.parallel.mesh import ALONE, Mesh
 from splitserve.worker.parallel.shared_memory import SharedMemoryMeeting, can_share_memory
+from splitserve.worker.sampling.answers import Answers
 from splitserve.worker.sampling.pooler import Pooler
 from splitserve.worker.sampling.sampler import Sampler
 from splitserve.worker.warm_up import warm_up
@@ -128,9 +130,8 @@ class Worker:
             self._config.attention_backend, self._device, self._attention_needs(config, dtype)
         )
         placement = Placement(self._device, backend, self._meet())
-        model = load_model(
-            config, dtype, placement, progress, quantization, self._loader, has_head=pooling is None
-        )
+        has_head = pooling is None or pooling.judge is not None
+        model = load_model(config, dtype, placement, progress, quantization, self._loader, has_head=has_head)
         dense = [] if pooling is None else load_dense(pooling, config, self._device, self._loader)
         self.loaded = loaded = LoadedModel(config, dtype, model, quantization, placement, pooling, dense)
         if self._meeting is not None:
@@ -229,7 +230,7 @@ class Worker:
         caches = ArrivingCaches(layer_caches(pool))
         graphs = None if self._config.enforce_eager else _make_graphs(loaded, caches, batch)
         sampler = Sampler(self._device, batch, self.grammars)
-        pooler = _make_pooler(loaded)
+        pooler = _make_pooler(loaded, batch)
         runner = ModelRunner(loaded.placement, loaded.model, caches, host_blocks, sampler, graphs, pooler)
         return runner, host_blocks
 
@@ -314,26 +315,39 @@ class Worker:
 
 
 def _read_config(asked: WorkerConfig) -> tuple[ModelConfig, Pooling | None]:
-    """Return the config with the context that is served, and how the model makes vectors, if it does."""
+    """Return the config with the context that is served, and how the model makes vectors, if it does.
+
+    Raises:
+        ModelLoadError: a file of the checkpoint, or the task that it is asked to do.
+    """
     config = read_model_config(asked.model, asked.model_impl).limited_to(asked.max_model_len)
     if config.classifier is not None:
         return config, pooling_of_classifier(config.path, asked.task, config.classifier.head.pooling)
+    judge = read_judge(config, asked.task, is_bare=is_bare(config.architecture))
+    if judge is not None:
+        return _limited(config, judge.max_tokens), Pooling(normalizes=False, judge=judge)
     pooling = read_pooling(
         Path(config.path),
         asked.task,
         is_bare=is_bare(config.architecture),
         is_encoder=config.encoder is not None,
     )
-    if pooling is not None and pooling.max_tokens:
-        config = config.limited_to(min(config.max_model_len, pooling.max_tokens))
-    return config, pooling
+    return _limited(config, pooling.max_tokens if pooling is not None else 0), pooling
 
 
-def _make_pooler(loaded: LoadedModel) -> Pooler | None:
+def _limited(config: ModelConfig, max_tokens: int) -> ModelConfig:
+    return config.limited_to(min(config.max_model_len, max_tokens)) if max_tokens else config
+
+
+def _make_pooler(loaded: LoadedModel, batch: InputBatch) -> Pooler | None:
     if loaded.pooling is None:
         return None
+    device = loaded.placement.device
+    if loaded.pooling.judge is not None:
+        max_rows = max_logits_rows(device, loaded.config.vocab_size)
+        return Pooler(device, classify=Answers(loaded.model, loaded.pooling.judge, max_rows), is_shared=True)
     classify = None if loaded.config.classifier is None else loaded.model.compute_logits
-    return Pooler(loaded.placement.device, loaded.pooling.mode, loaded.dense, classify)
+    return Pooler(device, loaded.pooling.mode, loaded.dense, classify, pools_tokens=batch.pools_tokens)
 
 
 def _make_graphs(loaded: LoadedModel, caches: ArrivingCaches, batch: InputBatch) -> StepGraphs | None:

@@ -1,27 +1,20 @@
 """Does a checkpoint make vectors of prompts instead of text, and how?
 
-Read from what the sentence-transformers library keeps beside a model: modules.json lists the steps that a
-text goes through, each with a folder of its own
-(https://sbert.net/docs/sentence_transformer/usage/custom_models.html).
+Read from what the sentence-transformers library keeps beside a model.
 """
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Literal, NamedTuple
 
 from splitserve.engine_core.checkpoint.config.common_fields import MAX_WIDTH
-from splitserve.engine_core.checkpoint.config.field_files import MAX_JSON_BYTES, read_fields
-from splitserve.engine_core.checkpoint.config.fields import Fields
-from splitserve.engine_core.checkpoint.files import read_file
+from splitserve.engine_core.checkpoint.config.field_files import read_fields
+from splitserve.engine_core.checkpoint.judging import Judge
+from splitserve.engine_core.checkpoint.modules import MODULES, read_max_tokens, read_modules
 from splitserve.engine_core.errors import ModelLoadError
 
 CONFIG = "config.json"
-MODULES = "modules.json"
-_LENGTHS = "sentence_bert_config.json"
-_MAX_MODULES = 16
-_MAX_TOKENS = 2**23
 _MODE = "pooling_mode_"
 _MODES = (
     "cls_token",
@@ -32,7 +25,7 @@ _MODES = (
     "lasttoken",
 )
 
-PoolingMode = Literal["lasttoken", "cls", "mean", "max"]
+PoolingMode = Literal["lasttoken", "cls", "mean", "max", "weightedmean", "mean_sqrt_len"]
 # By both of the names that a mode has.
 _SUPPORTED: dict[str, PoolingMode] = {
     "lasttoken": "lasttoken",
@@ -42,6 +35,10 @@ _SUPPORTED: dict[str, PoolingMode] = {
     "mean_tokens": "mean",
     "max": "max",
     "max_tokens": "max",
+    "weightedmean": "weightedmean",
+    "weightedmean_tokens": "weightedmean",
+    "mean_sqrt_len": "mean_sqrt_len",
+    "mean_sqrt_len_tokens": "mean_sqrt_len",
 }
 _DENSE_ACTIVATIONS = {
     "torch.nn.modules.activation.Tanh": True,
@@ -72,14 +69,22 @@ class Pooling(NamedTuple):
     Attributes:
         normalizes: vectors are meant to be brought to length 1.
         max_tokens: longest prompt; 0 for the model's own limit.
-        mode: the last token's, the first one's, the mean or the largest of each element.
+        mode: the last token's, the first one's, the mean or the largest of each element; the mean with
+            weights 1, 2, 3 and so on, or the sum by the root of the number of tokens.
         dense: layers that it goes through then.
+        judge: makes a score of it by the output head instead; None if nothing does.
     """
 
     normalizes: bool = True
     max_tokens: int = 0
     mode: PoolingMode = "lasttoken"
     dense: tuple[Dense, ...] = ()
+    judge: Judge | None = None
+
+    @property
+    def needs_all(self) -> bool:
+        """Whether the states of all tokens are needed, which a cached prefix has not."""
+        return self.mode != "lasttoken"
 
 
 def pooling_of_classifier(path: str, task: str, mode: PoolingMode) -> Pooling:
@@ -123,46 +128,23 @@ def read_pooling(
                 "--task must be embed or auto"
             )
         return None
-    path = directory / MODULES
-    content = read_file(path, MAX_JSON_BYTES)
-    if content is None:
+    modules = read_modules(directory)
+    if modules is None:
         default = Pooling(mode="mean" if is_encoder else "lasttoken")
         return default if task == "embed" or is_bare else None
-    modules = _modules(content, path)
-    names = [module.text("type", default="").rsplit(".", 1)[-1] for module in modules]
+    names = [module.kind for module in modules]
     num_dense = names[2:].count("Dense")
     if names != ["Transformer", "Pooling"] + ["Dense"] * num_dense + ["Normalize"] * (
         "Normalize" in names[2:]
     ):
         shown = ", ".join(names)[:200] or "none"
         raise ModelLoadError(
-            f"{path}: modules must be Transformer, Pooling, perhaps Dense and perhaps Normalize, got {shown}"
+            f"{directory / MODULES}: modules must be Transformer, Pooling, perhaps Dense and perhaps "
+            f"Normalize, got {shown}"
         )
-    mode = _read_mode(_inside(directory, modules[1]) / "config.json", is_encoder=is_encoder)
-    if _inside(directory, modules[0]) != directory:
-        raise modules[0].error("path", "must be empty: the model's files lie in the checkpoint's folder")
-    dense = tuple(_read_dense(_inside(directory, module)) for module in modules[2 : 2 + num_dense])
-    return Pooling("Normalize" in names, _max_tokens(directory), mode, dense)
-
-
-def _modules(content: bytes, path: Path) -> list[Fields]:
-    try:
-        values = json.loads(content)
-    except (ValueError, RecursionError) as error:
-        raise ModelLoadError(f"{path} cannot be read as JSON: {error}") from error
-    if not isinstance(values, list) or len(values) > _MAX_MODULES:
-        raise ModelLoadError(f"{path} must contain a list of at most {_MAX_MODULES} modules")
-    if not all(isinstance(value, dict) for value in values):
-        raise ModelLoadError(f"{path} must contain a list of JSON objects")
-    return [Fields(value, f"{path}: modules[{i}]") for i, value in enumerate(values)]
-
-
-def _inside(directory: Path, module: Fields) -> Path:
-    """The folder of a module, which must not lie outside of the checkpoint's."""
-    name = module.text("path", default="")
-    if not name.isprintable() or Path(name).is_absolute() or ".." in Path(name).parts:
-        raise module.error("path", f"must name a folder of the checkpoint, got {name[:200]!r}")
-    return directory / name
+    mode = _read_mode(modules[1].folder / "config.json", is_encoder=is_encoder)
+    dense = tuple(_read_dense(module.folder) for module in modules[2 : 2 + num_dense])
+    return Pooling("Normalize" in names, read_max_tokens(directory), mode, dense)
 
 
 def _read_mode(path: Path, *, is_encoder: bool) -> PoolingMode:
@@ -173,11 +155,11 @@ def _read_mode(path: Path, *, is_encoder: bool) -> PoolingMode:
         modes = [name.removeprefix(_MODE) for name in config.names_of_true() if name.startswith(_MODE)]
         for name in _MODES:
             config.boolean(f"{_MODE}{name}", False)
-    supported = [mode for mode in _SUPPORTED if is_encoder or mode == "lasttoken"]
+    supported = [mode for mode in _SUPPORTED if is_encoder or _SUPPORTED[mode] != "cls"]
     if len(modes) != 1 or modes[0] not in supported:
         wanted = ", ".join(dict.fromkeys(_SUPPORTED[mode] for mode in supported))
         got = ", ".join(modes)[:200] or "none"
-        of_what = "an encoder" if is_encoder else "a decoder, whose tokens do not see those behind them,"
+        of_what = "an encoder" if is_encoder else "a decoder, whose first token sees no other,"
         raise ModelLoadError(f"{path}: the pooling mode of {of_what} must be one of {wanted}, got {got}")
     if not config.boolean("include_prompt", True):
         raise config.error("include_prompt", "must be true or absent")
@@ -197,13 +179,3 @@ def _read_dense(folder: Path) -> Dense:
         has_bias=config.boolean("bias", True),
         is_tanh=_DENSE_ACTIVATIONS[activation],
     )
-
-
-def _max_tokens(directory: Path) -> int:
-    path = directory / _LENGTHS
-    if read_file(path, MAX_JSON_BYTES) is None:
-        return 0
-    config = read_fields(path)
-    if config.boolean("do_lower_case", False):
-        raise config.error("do_lower_case", "must be false or absent")
-    return config.integer("max_seq_length", 1, _MAX_TOKENS) if config.has("max_seq_length") else 0

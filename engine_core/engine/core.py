@@ -56,6 +56,9 @@ from splitserve.engine_core.scheduler.pacing.step_pacer import StepPacer
 from splitserve.engine_core.scheduler.scheduler import Scheduler
 from splitserve.engine_core.scheduler.stopping import StopRules
 
+# Most vectors of tokens that a step may make: they go to a frontend in one message (ipc.transport).
+_MAX_STEP_VECTOR_BYTES = 48 * 2**20
+
 __all__ = ["EngineCore", "FrontendId"]
 
 
@@ -108,6 +111,9 @@ class EngineCore:
             max_model_len=max_model_len,
             max_cached_tokens=kv.bounds.max_cached_tokens or max_model_len,
             pools=model.pooled_size > 0,
+            pools_all=model.pools_all,
+            pools_tokens=model.has_token_vectors
+            and 4 * model.embedding_size * config.max_num_batched_tokens <= _MAX_STEP_VECTOR_BYTES,
         )
         self._outputs = OutputCollector(epoch)
         self._requests = RequestLifecycle(

@@ -106,4 +106,6 @@ class Intake:
             streams=message.streams,
             siblings=siblings,
             second_at=message.second_at,
+            pools_all=self._limits.pools_all,
+            pools_tokens=message.pools_tokens,
         )

@@ -63,6 +63,7 @@ class AddRequest(Wire, frozen=True, tag=1):
         continues: part of a client request that has run already, such as a later step of a beam search. It is
             rejected only beyond twice the queue's limits, and no queue timeout ends it.
         pools: the prompt's vector is wanted, and no token: sampling.max_tokens is 0.
+        pools_tokens: with pools: the vector of each token is wanted, one after the other.
         second_at: index of the first token that belongs to the second text of a pair, for models that tell
             the two apart; 0 if none does.
     """
@@ -82,6 +83,7 @@ class AddRequest(Wire, frozen=True, tag=1):
     continues: bool = False
     pools: bool = False
     second_at: int = 0
+    pools_tokens: bool = False
 
 
 class Abort(Wire, frozen=True, tag=2):

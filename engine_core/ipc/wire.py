@@ -48,6 +48,9 @@ class ModelInfo(Wire, frozen=True):
         labels: of a model that classifies prompts, or scores them if there is one: each gets a number.
         score_function, class_function: what makes them scores and probabilities, see
             checkpoint.config.classifier.
+        pools_all: it reads the states of all tokens of a prompt, so a cached prefix is of no use.
+        has_token_vectors: it makes a vector of each token, too.
+        judges: its only label is its own answer yes, for which two texts become a chat.
         numerics: names what decides the last bit of a logit besides the weights: release, device, instruction
             set, attention backend, split. Engines with the same value compute the same bits.
     """
@@ -67,6 +70,9 @@ class ModelInfo(Wire, frozen=True):
     labels: list[str] = []
     score_function: str = ""
     class_function: str = ""
+    judges: bool = False
+    pools_all: bool = False
+    has_token_vectors: bool = False
 
     @property
     def pooled_size(self) -> int:

@@ -33,6 +33,7 @@ class NewRow(Wire, frozen=True):
         sampling: the seed is set.
         first_block: number of first blocks that have left a sliding window; no query will see them.
         second_at: index of the first token of the second text of a pair; 0 if there is none.
+        pools_tokens: the vector of each token is wanted.
     """
 
     row: int
@@ -43,6 +44,7 @@ class NewRow(Wire, frozen=True):
     sampling: SequenceSampling
     first_block: int = 0
     second_at: int = 0
+    pools_tokens: bool = False
 
 
 class SchedulerOutput(Wire, frozen=True, tag=1):

@@ -67,7 +67,7 @@ class KVCacheManager:
 
     def find_prefix(self, request: Request) -> list[int]:
         """Return the places of the longest cached prefix that a waiting request may use."""
-        if not self._enable_prefix_caching or request.wants_prompt_logprobs:
+        if not self._enable_prefix_caching or request.needs_all_tokens:
             return []
         return self._finder.find(request)
 

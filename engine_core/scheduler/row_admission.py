@@ -156,10 +156,11 @@ class RowAdmission:
             sampling=request.sampling_for_worker(),
             first_block=num_left,
             second_at=request.second_at,
+            pools_tokens=request.pools_tokens,
         )
 
     def _count(self, request: Request, num_cached: int) -> None:
-        if self._enable_prefix_caching and not request.wants_prompt_logprobs:
+        if self._enable_prefix_caching and not request.needs_all_tokens:
             self.num_queried_tokens += request.num_stored_tokens
             self.num_hit_tokens += num_cached
         if not request.was_started:

@@ -14,8 +14,10 @@ _MAX_CACHED_MODELS = 8
 class AssetsCache:
     """Loads each model's assets once for all engines that serve it; keeps those of the last few models."""
 
-    def __init__(self, directory: str = "") -> None:
+    def __init__(self, directory: str = "", chat_template: str = "") -> None:
+        """Args: as those of load_model_assets()."""
         self._directory = directory
+        self._chat_template = chat_template
         self._lock = asyncio.Lock()
         self._loaded: dict[str, tuple[ModelInfo, ModelAssets, int]] = {}
 
@@ -28,7 +30,9 @@ class AssetsCache:
         async with self._lock:
             known = self._loaded.get(info.path)
             if known is None or known[0] != info:
-                assets = await asyncio.to_thread(load_model_assets, info, self._directory)
+                assets = await asyncio.to_thread(
+                    load_model_assets, info, self._directory, self._chat_template
+                )
                 known = self._loaded[info.path] = (info, assets, int(time.time()))
                 if len(self._loaded) > _MAX_CACHED_MODELS:
                     del self._loaded[next(iter(self._loaded))]

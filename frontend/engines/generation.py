@@ -33,6 +33,7 @@ class GenerationRequest:
         pools: the prompt's vector is wanted instead of text; `sampling` is POOLING_SAMPLING.
         continues: part of a client's request that has run already, see AddRequest.
         second_at: index of the first token of the second of two texts, see AddRequest.
+        pools_tokens: with pools: the vector of each token is wanted.
     """
 
     request_id: str
@@ -50,6 +51,7 @@ class GenerationRequest:
     pools: bool = False
     continues: bool = False
     second_at: int = 0
+    pools_tokens: bool = False
 
 
 @dataclass(slots=True)

@@ -43,6 +43,7 @@ class EnginePool:
         *,
         curve_dir: str = "",
         assets_dir: str = "",
+        chat_template: str = "",
         allow_insecure_tcp: bool = False,
         max_migrations: int = MAX_MIGRATIONS,
         failover_wait_s: float = FAILOVER_WAIT_S,
@@ -54,6 +55,7 @@ class EnginePool:
             frontend_id: unique per frontend process; names it in the engines' logs and leases.
             curve_dir: folder with this frontend's key pair and the engine's public key; "" for none.
             assets_dir: folder of the tokenizer and templates; "" means the path that the engine names.
+            chat_template: name or file of the template; "" means that of the folder.
             allow_insecure_tcp: permit TCP beyond loopback without keys.
             max_migrations: engines that may be lost under a request before it ends in an error.
             failover_wait_s: how long a request whose engine is lost waits for one; 0 = not at all.
@@ -62,7 +64,7 @@ class EnginePool:
         self._addresses = list(dict.fromkeys(addresses))
         self._frontend_id = frontend_id
         self._curve_dir = curve_dir
-        self._assets = AssetsCache(assets_dir)
+        self._assets = AssetsCache(assets_dir, chat_template)
         self._allow_insecure_tcp = allow_insecure_tcp
         self._preparation = Preparation()
         self._context: zmq.Context[zmq.Socket[bytes]] | None = None

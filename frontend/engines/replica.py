@@ -7,7 +7,7 @@ import contextlib
 import logging
 from collections.abc import Callable, Iterable, Sequence
 
-from splitserve.engine_core.errors import EngineUnavailableError, ModelLoadError, SplitServeError
+from splitserve.engine_core.errors import ConfigError, EngineUnavailableError, ModelLoadError, SplitServeError
 from splitserve.engine_core.ipc.messages import AddRequest, CallKind, Loading, Ready
 from splitserve.engine_core.process.logs import log_event
 from splitserve.frontend.engines.assets_cache import AssetsCache
@@ -247,7 +247,7 @@ class EngineReplica:
     async def _load(self, ready: Ready) -> None:
         try:
             assets, created = await self._assets.get(ready.model)
-        except ModelLoadError as error:
+        except (ModelLoadError, ConfigError) as error:
             self._assets_error = str(error)
             self._log_unusable(detail=str(error))
         except Exception as error:

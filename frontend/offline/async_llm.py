@@ -19,6 +19,7 @@ from splitserve.frontend.offline.offline_model import OfflineModel
 from splitserve.frontend.offline.open_streams import OpenStreams
 from splitserve.frontend.offline.outputs import PromptInput, RequestOutput
 from splitserve.frontend.text.chat.control_tokens import JsonValue
+from splitserve.frontend.text.chat.known_templates import find_template
 from splitserve.frontend.text.chat.messages import Message
 from splitserve.frontend.text.chat.options import ChatOptions
 from splitserve.frontend.text.tokenizer import Tokenizer
@@ -49,6 +50,7 @@ class AsyncLLM:
         self,
         model: str = "",
         *,
+        chat_template: str = "",
         max_logprobs: int = MAX_LOGPROBS,
         enable_per_request_metrics: bool = False,
         log_level: str = "warning",
@@ -60,6 +62,9 @@ class AsyncLLM:
         check_range("max_logprobs", max_logprobs, 0, MAX_STEP_LOGPROBS)
         words = engine_words(_ENGINE_KEYWORDS, settings)
         self._flags = [f"--model={model}", *words, f"--log-level={log_level}"]
+        if chat_template:
+            find_template(chat_template)
+        self._chat_template = chat_template
         self._max_logprobs = max_logprobs
         self._tells_metrics = enable_per_request_metrics
         self._use_tqdm = use_tqdm
@@ -180,6 +185,7 @@ class AsyncLLM:
     def _make(self) -> OfflineModel:
         return OfflineModel(
             self._flags,
+            chat_template=self._chat_template,
             max_logprobs=self._max_logprobs,
             tells_metrics=self._tells_metrics,
             use_tqdm=self._use_tqdm,

@@ -91,6 +91,7 @@ class JobRunner:
         *,
         pools: bool = False,
         at_once: bool = False,
+        pools_tokens: bool = False,
     ) -> GenerationRequest:
         served, options = self._served, job.options
         with self._lock:
@@ -108,6 +109,7 @@ class JobRunner:
             grammar_context=job.grammar_context(served.assets, prompt),
             pools=pools,
             second_at=prompt.second_at,
+            pools_tokens=pools_tokens,
         )
 
     def _can_be_timed(self, params: SamplingParams) -> bool:
@@ -154,12 +156,15 @@ class JobRunner:
         yield output
 
     async def pool(self, job: PromptJob | PairJob, _: GenerationBar) -> Pooled:
-        """Make the vector of one prompt, or the numbers of its labels."""
-        request = self._request(job, await job.encode(self._served.assets), pools=True)
+        """Make the vector of one prompt, those of its tokens, or the numbers of its labels."""
+        of_tokens = isinstance(job, PromptJob) and job.of_tokens
+        prompt = await job.encode(self._served.assets)
+        request = self._request(job, prompt, pools=True, pools_tokens=of_tokens)
+        size = self._served.info.pooled_size * (len(prompt.token_ids) if of_tokens else 1)
         output = Pooled(request.request_id, request.prompt_token_ids)
         async with aclosing(self._runner.generate(request)) as deltas:
             async for delta in deltas:
                 output.num_cached_tokens = delta.num_cached_tokens
-                check_vector(delta.pooled, self._served.info.pooled_size)
+                check_vector(delta.pooled, size)
                 output.values = delta.pooled
         return output

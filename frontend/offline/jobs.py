@@ -98,10 +98,11 @@ async def _next_turn() -> None:
 
 @dataclass(slots=True, frozen=True)
 class PromptJob:
-    """One prompt as a script gave it."""
+    """One prompt as a script gave it; of_tokens: its tokens' vectors are wanted instead of its own."""
 
     prompt: PromptInput
     options: JobOptions
+    of_tokens: bool = False
 
     async def encode(self, assets: ModelAssets) -> Prompt:
         """Return the prompt. Raises as PromptEncoder."""
@@ -130,11 +131,12 @@ class PairJob:
     first: str
     second: str
     options: JobOptions
+    instruction: str | None = None
 
     async def encode(self, assets: ModelAssets) -> Prompt:
         """Return the prompt. Raises as PromptEncoder."""
         encoder = self.options.encoder(assets, add_special_tokens=True, side="right")
-        return await encoder.encode_pair(self.first, self.second, "data_2")
+        return await encoder.encode_pair(self.first, self.second, "data_2", self.instruction)
 
     def grammar_context(self, assets: ModelAssets, prompt: Prompt) -> GrammarContext:
         """Return that nothing is generated."""

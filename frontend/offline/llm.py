@@ -39,6 +39,7 @@ class LLM:
 
     Args:
         model: checkpoint directory, GGUF file, or Hugging Face id; "" is the demo model of the package.
+        chat_template: name of a known format or jinja2 file; "" is the checkpoint's.
         max_logprobs: largest number of logprobs that sampling_params may ask for per token, 0 to 160.
         enable_per_request_metrics: tell the times of its tokens in each output, at some cost.
         log_level: least severe message of the engine to show.
@@ -59,6 +60,7 @@ class LLM:
         self,
         model: str = "",
         *,
+        chat_template: str = "",
         max_logprobs: int = MAX_LOGPROBS,
         enable_per_request_metrics: bool = False,
         log_level: str = "warning",
@@ -70,6 +72,7 @@ class LLM:
         check_range("max_logprobs", max_logprobs, 0, MAX_STEP_LOGPROBS)
         self._model = OfflineModel(
             [f"--model={model}", *engine_words(_ENGINE_KEYWORDS, settings), f"--log-level={log_level}"],
+            chat_template=chat_template,
             max_logprobs=max_logprobs,
             tells_metrics=enable_per_request_metrics,
             use_tqdm=use_tqdm,
@@ -166,13 +169,8 @@ class LLM:
     ) -> list[EmbeddingRequestOutput]:
         """Make vectors of prompts; the model is one for embeddings, or was started with task="embed".
 
-        Args:
-            prompts: as for generate().
-            use_tqdm: show a progress bar.
-            dimensions: elements kept of each vector; None keeps all.
-            normalize: bring vectors to length 1; None does so unless the checkpoint says otherwise.
-            priority: as for generate().
-            tokenization_kwargs: as for generate().
+        `dimensions` elements of each vector are kept, None keeps all. `normalize` brings vectors to length 1;
+        None does so unless the checkpoint says otherwise. Other arguments are those of generate().
 
         Returns:
             One output per prompt, in their order, its vector in `outputs.embedding`.
@@ -181,9 +179,7 @@ class LLM:
             InvalidRequestError: the model does something else, or a prompt or argument is wrong.
             SplitServeError: the engine failed; its words are quoted.
         """
-        return self._model.pooling(use_tqdm, priority, tokenization_kwargs).embed(
-            prompts, dimensions, normalize
-        )
+        return self._model.pool(use_tqdm, priority, tokenization_kwargs).embed(prompts, dimensions, normalize)
 
     @names_near_keywords("LLM.classify")
     def classify(
@@ -198,7 +194,7 @@ class LLM:
 
         Arguments and errors are those of embed(). Each output has `outputs.probs` and `outputs.label`.
         """
-        return self._model.pooling(use_tqdm, priority, tokenization_kwargs).classify(prompts)
+        return self._model.pool(use_tqdm, priority, tokenization_kwargs).classify(prompts)
 
     @names_near_keywords("LLM.score")
     def score(
@@ -206,17 +202,18 @@ class LLM:
         data_1: str | Sequence[str],
         data_2: str | Sequence[str],
         *,
+        instruction: str | None = None,
         use_tqdm: bool = True,
         priority: int | None = None,
         tokenization_kwargs: TokenizationKwargs | None = None,
     ) -> list[ScoringRequestOutput]:
         """Score pairs of texts: a cross-encoder reads both at once, of other models vectors are compared.
 
-        `data_1` is one text, or as many as `data_2` has. Other arguments and errors are those of embed();
-        the longer text of a pair is truncated, at its end unless truncation_side is "left". There is an
-        output per text of `data_2`, in their order, with `outputs.score`.
+        `data_1` is one text, or as many as `data_2` has. `instruction` is what a model judges by that is told
+        so, None its own. Other arguments and errors are those of embed(); the longer text of a pair is cut,
+        at its end unless truncation_side is "left". Each text of `data_2` has an output with `outputs.score`.
         """
-        return self._model.pooling(use_tqdm, priority, tokenization_kwargs).score(data_1, data_2)
+        return self._model.pool(use_tqdm, priority, tokenization_kwargs).score(data_1, data_2, instruction)
 
     @names_near_keywords("LLM.rerank")
     def rerank(
@@ -225,6 +222,7 @@ class LLM:
         documents: Sequence[str],
         *,
         top_n: int | None = None,
+        instruction: str | None = None,
         use_tqdm: bool = True,
         priority: int | None = None,
         tokenization_kwargs: TokenizationKwargs | None = None,
@@ -233,7 +231,9 @@ class LLM:
 
         `top_n` says how many are returned, None all of them.
         """
-        return self._model.pooling(use_tqdm, priority, tokenization_kwargs).rerank(query, documents, top_n)
+        return self._model.pool(use_tqdm, priority, tokenization_kwargs).rerank(
+            query, documents, top_n, instruction
+        )
 
     @names_near_keywords("LLM.encode")
     def encode(
@@ -247,10 +247,10 @@ class LLM:
     ) -> list[PoolingRequestOutput]:
         """Make of prompts what the model makes: vectors, as embed(), or probabilities, as classify().
 
-        `pooling_task` is "embed" or "classify", or None for what the model does. Each output has a float32
-        array in `outputs.data`.
+        `pooling_task` is "embed", "classify", "token_embed" (the vector of each token, by encoders), or None.
+        Each output has a float32 array in `outputs.data`, [n] or [tokens, n].
         """
-        return self._model.pooling(use_tqdm, priority, tokenization_kwargs).encode(prompts, pooling_task)
+        return self._model.pool(use_tqdm, priority, tokenization_kwargs).encode(prompts, pooling_task)
 
     def get_tokenizer(self) -> Tokenizer:
         """Return the model's tokenizer."""

@@ -27,6 +27,7 @@ from splitserve.frontend.offline.params import check_params_of_all, check_priori
 from splitserve.frontend.offline.pooling import PoolingCalls
 from splitserve.frontend.offline.progress import GenerationBar, StartBar
 from splitserve.frontend.offline.runner import OfflineRunner
+from splitserve.frontend.text.chat.known_templates import find_template
 from splitserve.frontend.text.chat.messages import Message
 from splitserve.frontend.text.chat.options import ChatOptions
 from splitserve.frontend.text.pooling.vectors import check_generates
@@ -45,6 +46,7 @@ class OfflineModel:
 
     Args:
         flags: of the engine, besides those that every script wants.
+        chat_template: name or file of the template; "" is the checkpoint's.
         max_logprobs: largest number of logprobs that may be asked for per token.
         tells_metrics: outputs tell the times of their tokens.
         use_tqdm: show the progress of loading.
@@ -58,11 +60,14 @@ class OfflineModel:
         self,
         flags: Sequence[str],
         *,
+        chat_template: str,
         max_logprobs: int,
         tells_metrics: bool,
         use_tqdm: bool,
         startup_timeout_s: float,
     ) -> None:
+        if chat_template:
+            find_template(chat_template)
         self._max_logprobs = max_logprobs
         # A script has no --strict.
         self._unknown_fields = UnknownFields(strict=False, level=logging.WARNING)
@@ -80,7 +85,7 @@ class OfflineModel:
         self._finalizer = weakref.finalize(self, _close, self.runner, os.getpid())
         try:
             with StartBar(use_tqdm) as bar:
-                self.served = self.runner.start(flags, startup_timeout_s, bar.show)
+                self.served = self.runner.start(flags, startup_timeout_s, bar.show, chat_template)
         except BaseException:
             self.close()
             raise
@@ -163,7 +168,7 @@ class OfflineModel:
         if not self._finalizer.alive:
             raise ConfigError("this LLM is closed")
 
-    def pooling(
+    def pool(
         self,
         use_tqdm: bool,
         priority: int | Sequence[int] | None,

@@ -108,7 +108,9 @@ class EmbeddingRequestOutput:
 
 @dataclass(slots=True)
 class PoolingOutput:
-    """What a model makes of a prompt, float32 [n]: its vector, or the probabilities of its labels."""
+    """What a model makes of a prompt: its vector or the probabilities of its labels, float32 [n], or the
+    vectors of its tokens, [tokens, n].
+    """
 
     data: npt.NDArray[np.float32]
 

@@ -29,9 +29,15 @@ from splitserve.frontend.text.pooling.labels import (
     probabilities_of,
     score_of,
 )
-from splitserve.frontend.text.pooling.vectors import check_dimensions, check_embeds, finished_vector
+from splitserve.frontend.text.pooling.vectors import (
+    check_dimensions,
+    check_embeds,
+    check_embeds_tokens,
+    finished_vector,
+    token_vectors,
+)
 
-PoolingTask = Literal["embed", "classify"]
+PoolingTask = Literal["embed", "classify", "token_embed"]
 
 
 class PoolingCalls(NamedTuple):
@@ -91,10 +97,13 @@ class PoolingCalls(NamedTuple):
         self, prompts: PromptInput | Sequence[PromptInput], task: PoolingTask | None
     ) -> list[PoolingRequestOutput]:
         """Make of prompts what the model makes; see LLM.encode."""
-        if task not in (None, "embed", "classify"):
+        if task not in (None, "embed", "classify", "token_embed"):
             raise InvalidRequestError(
-                f"pooling_task must be 'embed', 'classify' or None, got {task!r}", "pooling_task"
+                f"pooling_task must be 'embed', 'classify', 'token_embed' or None, got {task!r}",
+                "pooling_task",
             )
+        if task == "token_embed":
+            return self._token_vectors(prompts)
         outputs: Sequence[EmbeddingRequestOutput | ClassificationRequestOutput]
         if task == "classify" or (task is None and self.served.info.labels):
             outputs = self.classify(prompts)
@@ -110,14 +119,35 @@ class PoolingCalls(NamedTuple):
             for each in outputs
         ]
 
-    def score(self, data_1: str | Sequence[str], data_2: str | Sequence[str]) -> list[ScoringRequestOutput]:
+    def _token_vectors(self, prompts: PromptInput | Sequence[PromptInput]) -> list[PoolingRequestOutput]:
+        info = self.served.info
+        check_embeds_tokens(self.served.names[0], info)
+        return [
+            PoolingRequestOutput(
+                each.request_id,
+                PoolingOutput(token_vectors(each.values, info.embedding_size, normalizes=False)),
+                each.prompt_token_ids,
+                num_cached_tokens=each.num_cached_tokens,
+            )
+            for each in self._run(list_prompts(prompts), of_tokens=True)
+        ]
+
+    def score(
+        self, data_1: str | Sequence[str], data_2: str | Sequence[str], instruction: str | None = None
+    ) -> list[ScoringRequestOutput]:
         """Score pairs of texts; see LLM.score."""
         first, second = _texts(data_1, "data_1"), _texts(data_2, "data_2")
         if len(first) not in (1, len(second)):
             raise InvalidRequestError(
                 f"data_1 must be one text, or as many as data_2, got {len(first)} and {len(second)}", "data_1"
             )
+        if instruction is not None and not isinstance(instruction, str):
+            raise InvalidRequestError(
+                f"instruction must be a text, got {type(instruction).__name__}", "instruction"
+            )
         if not is_cross_encoder(self.served.names[0], self.served.info):
+            if instruction is not None:
+                raise InvalidRequestError("instruction: the model takes none", "instruction")
             return self._cosines(first, second)
         firsts = first * len(second) if len(first) == 1 else first
         pairs = zip(firsts, second, self.options(len(second)), strict=True)
@@ -128,17 +158,19 @@ class PoolingCalls(NamedTuple):
                 each.prompt_token_ids,
                 num_cached_tokens=each.num_cached_tokens,
             )
-            for each in self.run([PairJob(*pair) for pair in pairs])
+            for each in self.run([PairJob(*pair, instruction) for pair in pairs])
         ]
 
-    def rerank(self, query: str, documents: Sequence[str], top_n: int | None) -> list[RankedDocument]:
+    def rerank(
+        self, query: str, documents: Sequence[str], top_n: int | None, instruction: str | None = None
+    ) -> list[RankedDocument]:
         """Order documents by their scores; see LLM.rerank."""
         if not isinstance(query, str):
             raise InvalidRequestError(f"query must be a text, got {type(query).__name__}", "query")
         texts = _texts(documents, "documents")
         if top_n is not None and (type(top_n) is not int or top_n < 1):
             raise InvalidRequestError(f"top_n must be an integer of at least 1, got {top_n!r}", "top_n")
-        scores = [each.outputs.score for each in self.score(query, texts)]
+        scores = [each.outputs.score for each in self.score(query, texts, instruction)]
         # Equal ones stay in the order of the documents.
         order = sorted(range(len(texts)), key=lambda i: -scores[i])[: top_n or len(texts)]
         return [RankedDocument(i, scores[i], texts[i]) for i in order]
@@ -154,9 +186,9 @@ class PoolingCalls(NamedTuple):
             for each, cosine in zip(made[len(first) :], cosines, strict=True)
         ]
 
-    def _run(self, prompts: Sequence[PromptInput]) -> list[Pooled]:
-        options = self.options(len(prompts))
-        return self.run([PromptJob(prompt, each) for prompt, each in zip(prompts, options, strict=True)])
+    def _run(self, prompts: Sequence[PromptInput], *, of_tokens: bool = False) -> list[Pooled]:
+        pairs = zip(prompts, self.options(len(prompts)), strict=True)
+        return self.run([PromptJob(prompt, options, of_tokens) for prompt, options in pairs])
 
 
 def _numbers(output: EmbeddingRequestOutput | ClassificationRequestOutput) -> list[float]:

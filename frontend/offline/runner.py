@@ -64,7 +64,11 @@ class OfflineRunner:
         return self._engine.pid
 
     def start(
-        self, flags: Sequence[str], timeout_s: float, on_progress: Callable[[EngineStatus], None]
+        self,
+        flags: Sequence[str],
+        timeout_s: float,
+        on_progress: Callable[[EngineStatus], None],
+        chat_template: str = "",
     ) -> ServedModel:
         """Start the engine and wait until it serves.
 
@@ -72,11 +76,12 @@ class OfflineRunner:
             flags: of engine-core.
             timeout_s: for all of it.
             on_progress: told the engine's status about ten times a second, in the calling thread.
+            chat_template: name or file of the template; "" is the checkpoint's.
 
         Raises:
             SplitServeError: what the engine ended with, or EngineUnavailableError after timeout_s.
         """
-        self.run(self._start(flags, timeout_s))
+        self.run(self._start(flags, timeout_s, chat_template))
         served = self.run(self._wait_ready(timeout_s), lambda: on_progress(self.run(self._status())))
         self.run(self._keep())
         return served
@@ -131,10 +136,12 @@ class OfflineRunner:
             self._thread.join()
             self._loop.close()
 
-    async def _start(self, flags: Sequence[str], timeout_s: float) -> None:
+    async def _start(self, flags: Sequence[str], timeout_s: float, chat_template: str) -> None:
         self._engine = EngineProcess(flags)
         # Nobody else could answer: requests wait for the engine as long as for the first start.
-        self._pool = EnginePool([self._engine.address], "offline", failover_wait_s=timeout_s)
+        self._pool = EnginePool(
+            [self._engine.address], "offline", chat_template=chat_template, failover_wait_s=timeout_s
+        )
         await self._pool.start()
         self._flags = flags
 

@@ -65,20 +65,23 @@ async def encode_prompts(
     return prompts
 
 
-async def encode_pairs(pairs: Sequence[tuple[str, str]], encoder: PromptEncoder, field: str) -> list[Prompt]:
+async def encode_pairs(
+    pairs: Sequence[tuple[str, str]], encoder: PromptEncoder, field: str, instruction: str | None = None
+) -> list[Prompt]:
     """Encode pairs of texts, each as one prompt.
 
     Args:
         pairs: first and second texts.
         encoder: of the model.
         field: name of that of the second texts.
+        instruction: see PromptEncoder.encode_pair.
 
     Raises:
         InvalidRequestError, ContextLengthError: as PromptEncoder.encode_pair.
     """
     prompts, num_since_turn = [], 0
     for i, (first, second) in enumerate(pairs):
-        prompts.append(await encoder.encode_pair(first, second, f"{field}[{i}]"))
+        prompts.append(await encoder.encode_pair(first, second, f"{field}[{i}]", instruction))
         num_since_turn += len(first) + len(second)
         if num_since_turn > _CHARS_PER_TURN:
             num_since_turn = 0

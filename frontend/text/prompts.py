@@ -69,12 +69,25 @@ class PromptEncoder(NamedTuple):
         )
         return self._cut(token_ids, text, param)
 
-    async def encode_pair(self, first: str, second: str, param: str) -> Prompt:
+    async def encode_pair(
+        self, first: str, second: str, param: str, instruction: str | None = None
+    ) -> Prompt:
         """Encode two texts as one prompt, as encode_text() does with one.
 
+        Args:
+            first: such as a query.
+            second: such as a document.
+            param: its path in the request, for errors.
+            instruction: of a model that is told what to judge by; None for its own.
+
         Raises:
-            InvalidRequestError, ContextLengthError: as encode_text().
+            InvalidRequestError, ContextLengthError: as encode_text(), or the model is told nothing.
         """
+        if self.assets.pair_template is not None:
+            pair = (first, second, instruction, self.truncation, self.assets.max_model_len)
+            return Prompt(await self.assets.pair_template.encode(*pair))
+        if instruction is not None:
+            raise InvalidRequestError("instruction: the model takes none", "instruction")
         if self.truncation is None:
             for text in (first, second):
                 check_text_length(text, self.assets.max_model_len)
@@ -108,7 +121,9 @@ class PromptEncoder(NamedTuple):
         """
         if self.assets.chat_template is None:
             raise InvalidRequestError(
-                "This model has no chat template; use /v1/completions, or LLM.generate", "messages"
+                "This model has no chat template; use /v1/completions or LLM.generate, or start the server "
+                "with --chat-template",
+                "messages",
             )
         if options.tools and not self.assets.chat_template.shows_tools(options):
             raise InvalidRequestError(

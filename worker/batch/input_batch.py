@@ -54,6 +54,7 @@ class InputBatch:
         num_tokens, num_computed: int32 [max_num_seqs].
         occupied: bool [max_num_seqs].
         num_prompt_tokens: int32 [max_num_seqs].
+        pools_tokens: bool [max_num_seqs], of whose tokens the vectors are wanted.
         blocks: KV blocks that the rows hold.
         failures: errors of failed rows, which compute nothing until freed, except in a pipeline, whose other
             stages do not know that they failed. At most max_num_seqs entries.
@@ -78,6 +79,7 @@ class InputBatch:
         self.num_computed, self.occupied = columns.num_computed, columns.occupied
         self.num_prompt_tokens = np.zeros(num_rows, np.int32)
         self._second_at = np.zeros(num_rows, np.int32)
+        self.pools_tokens = np.zeros(num_rows, np.bool_)
         self.blocks = BlockTables(
             columns.block_table, columns.num_blocks, limits.block_size, limits.num_blocks
         )
@@ -238,6 +240,7 @@ class InputBatch:
         self.num_computed[new.row] = new.num_computed_tokens
         try:
             self._second_at[new.row] = new.second_at
+            self.pools_tokens[new.row] = new.pools_tokens
             self._check_tokens(token_ids)
             self.sampling.add(new.row, new.sampling, new.num_prompt_tokens, len(token_ids))
         except InvalidRequestError as error:

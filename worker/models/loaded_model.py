@@ -8,6 +8,7 @@ from typing import NamedTuple
 import torch
 
 from splitserve.engine_core.checkpoint.config.model_config import ModelConfig
+from splitserve.engine_core.checkpoint.judging import YES, Judge
 from splitserve.engine_core.checkpoint.pooling import Pooling
 from splitserve.engine_core.ipc.wire import ModelInfo
 from splitserve.worker.device.base import Device
@@ -46,14 +47,24 @@ class LoadedModel(NamedTuple):
 
     @property
     def _embedding_size(self) -> int:
-        if self.pooling is None or self.config.classifier is not None:
+        if self.pooling is None or self._labels:
             return 0
         return self.pooling.dense[-1].out_features if self.pooling.dense else self.config.hidden_size
 
     @property
+    def _judge(self) -> Judge | None:
+        return None if self.pooling is None else self.pooling.judge
+
+    @property
+    def _labels(self) -> list[str]:
+        if self._judge is not None:
+            return [YES]
+        return [] if self.config.classifier is None else list(self.config.classifier.labels)
+
+    @property
     def info(self) -> ModelInfo:
         """Return the description sent to the engine."""
-        config, classifier = self.config, self.config.classifier
+        config, scorer = self.config, self._judge or self.config.classifier
         return ModelInfo(
             path=config.path,
             architecture=config.architecture,
@@ -66,7 +77,10 @@ class LoadedModel(NamedTuple):
             quantization=self.quantization,
             embedding_size=self._embedding_size,
             normalizes=self.pooling is None or self.pooling.normalizes,
-            labels=[] if classifier is None else list(classifier.labels),
-            score_function="" if classifier is None else classifier.score_function,
-            class_function="" if classifier is None else classifier.class_function,
+            labels=self._labels,
+            score_function="" if scorer is None else scorer.score_function,
+            class_function="" if scorer is None else scorer.class_function,
+            judges=self._judge is not None,
+            pools_all=self.pooling is not None and self.pooling.needs_all,
+            has_token_vectors=config.encoder is not None and self._embedding_size > 0 and not self.dense,
         )

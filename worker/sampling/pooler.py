@@ -16,19 +16,26 @@ from splitserve.worker.device.base import Device
 from splitserve.worker.models.dense_layer import DenseLayer
 from splitserve.worker.ops.columns import Int32
 from splitserve.worker.sampling.logprobs import numerical_error
+from splitserve.worker.sampling.reduction import REDUCTIONS, Float32, Reduction
 from splitserve.worker.sampling.sampler import Sampled
+
+Classify = Callable[[torch.Tensor], torch.Tensor | None]
+_NO_ROWS = np.zeros(0, np.bool_)
 
 
 class Pooler:
-    """Takes vectors where another model samples.
+    """Takes vectors where another model samples; single-threaded.
 
     Args:
         device: of the hidden states.
-        mode: the last token's state, or of prompts that are computed whole the first one's, the mean of all
-            or the largest of each element.
+        mode: the last token's state, the first one's of prompts that are computed whole, or what a Reduction
+            makes of all.
         dense: layers that the vectors go through then.
         classify: makes the numbers of labels of pooled states, which take the place of the vectors; None if
             there are no labels.
+        is_shared: all ranks have to call classify together.
+        pools_tokens: bool [rows], of the batch: whose vectors are those of each token, as the final norm
+            leaves them. Their prompts are computed whole.
     """
 
     def __init__(
@@ -36,20 +43,28 @@ class Pooler:
         device: Device,
         mode: PoolingMode = "lasttoken",
         dense: Sequence[DenseLayer] = (),
-        classify: Callable[[torch.Tensor], torch.Tensor | None] | None = None,
+        classify: Classify | None = None,
+        *,
+        is_shared: bool = False,
+        pools_tokens: npt.NDArray[np.bool_] = _NO_ROWS,
     ) -> None:
         self._device = device
         self._mode = mode
+        self._reduction = Reduction(mode) if mode in REDUCTIONS else None
         self._dense = dense
         self._classify = classify
+        self._is_shared = is_shared
+        self._pools_tokens = pools_tokens
 
     def with_outputs(self, inputs: StepInputs) -> StepInputs:
         """Return a step with the tokens whose hidden states are needed."""
-        if inputs.outputs is None or self._mode == "lasttoken":
+        if inputs.outputs is None:
             return inputs
+        if self._reduction is not None or self._wants_tokens(inputs.rows).any():
+            return inputs._replace(outputs=None)
         if self._mode == "cls":
             return inputs._replace(outputs=inputs.cu_seqlens[inputs.sampling])
-        return inputs._replace(outputs=None)
+        return inputs
 
     def pool(self, hidden: torch.Tensor, inputs: StepInputs) -> tuple[Sampled, list[Pooled]]:
         """Return the rows that have computed all their tokens, with token 0 each, and their vectors.
@@ -59,8 +74,8 @@ class Pooler:
             inputs: its layout.
         """
         rows = inputs.rows[inputs.sampling]
-        vectors = self._vectors(hidden, inputs) if len(rows) else np.empty((0, 0), np.float32)
-        are_numbers = np.asarray(np.isfinite(vectors).all(axis=1))
+        vectors = self._vectors(hidden, inputs)
+        are_numbers = np.array([np.isfinite(vector).all() for vector in vectors], np.bool_)
         pooled = [
             Pooled(int(row), pack_float32(vector))
             for row, vector, is_number in zip(rows, vectors, are_numbers, strict=True)
@@ -70,23 +85,49 @@ class Pooler:
         good = rows[are_numbers]
         return Sampled(good, np.zeros(len(good), np.int32), [], errors), pooled
 
-    def _vectors(self, hidden: torch.Tensor, inputs: StepInputs) -> npt.NDArray[np.float32]:
-        """Return the vectors of the rows that are done, float32 [n, D], n >= 1."""
-        if self._mode in ("mean", "max"):
-            states = self._device.fetch(hidden.to(torch.float32))
-            (pooled,) = self._device.place([torch.from_numpy(self._reduced(states, inputs))])
-        else:
-            places, pooled = self._places(inputs), hidden
-            if len(places) != len(hidden):
-                pooled = hidden[self._device.place([torch.from_numpy(places)])[0]]
+    def assist(self, hidden: torch.Tensor, inputs: StepInputs) -> None:
+        """Do the part of another rank than the first in what its pool() does; arguments as there.
+
+        Each rank has all hidden states, and the first one tells the engine.
+        """
+        if self._classify is not None and self._is_shared and len(inputs.sampling):
+            self._classify(self._states(hidden, inputs).to(hidden.dtype))
+
+    def _vectors(self, hidden: torch.Tensor, inputs: StepInputs) -> list[Float32]:
+        """Return the vectors of the rows that are done, float32 [D] each, or [n * D] of a row's tokens."""
+        if self._reduction is None and not len(inputs.sampling):
+            return []
+        pooled = self._states(hidden, inputs)
+        if not len(inputs.sampling):
+            return []
         if self._classify is not None:
             numbers = self._classify(pooled.to(hidden.dtype))
-            assert numbers is not None, "every rank has the head"
-            return self._device.fetch(numbers)
+            assert numbers is not None, "the first rank has them"
+            return list(self._device.fetch(numbers))
         pooled = pooled.to(torch.float32)
         for layer in self._dense:
             pooled = layer(pooled)
-        return self._device.fetch(pooled)
+        vectors = list(self._device.fetch(pooled))
+        wants_tokens = self._wants_tokens(inputs.rows[inputs.sampling])
+        if wants_tokens.any():
+            states, ends = self._device.fetch(hidden.to(torch.float32)), inputs.cu_seqlens
+            for i in np.flatnonzero(wants_tokens).tolist():
+                at = inputs.sampling[i]
+                vectors[i] = states[ends[at] : ends[at + 1]].ravel()
+        return vectors
+
+    def _wants_tokens(self, rows: Int32) -> npt.NDArray[np.bool_]:
+        return self._pools_tokens[rows] if len(self._pools_tokens) else _NO_ROWS
+
+    def _states(self, hidden: torch.Tensor, inputs: StepInputs) -> torch.Tensor:
+        """Return the pooled states of the rows that are done, [n, H]."""
+        if self._reduction is not None:
+            reduced = self._reduced(self._device.fetch(hidden.to(torch.float32)), inputs, self._reduction)
+            return self._device.place([torch.from_numpy(reduced)])[0]
+        places = self._places(inputs)
+        if len(places) == len(hidden):
+            return hidden
+        return hidden[self._device.place([torch.from_numpy(places)])[0]]
 
     def _places(self, inputs: StepInputs) -> Int32:
         """Return where the state of each row that is done stands among the hidden states."""
@@ -94,10 +135,12 @@ class Pooler:
             return inputs.cu_seqlens[inputs.sampling]
         return inputs.hidden_of(inputs.sampling)
 
-    def _reduced(self, states: npt.NDArray[np.float32], inputs: StepInputs) -> npt.NDArray[np.float32]:
-        """Return mean or maximum of the states of each row; numpy adds them in their order."""
-        ends = inputs.cu_seqlens
-        spans = [states[ends[i] : ends[i + 1]] for i in inputs.sampling]
-        if self._mode == "max":
-            return np.stack([span.max(axis=0) for span in spans])
-        return np.stack([np.add.reduce(span, axis=0) / np.float32(len(span)) for span in spans])
+    def _reduced(self, states: Float32, inputs: StepInputs, reduction: Reduction) -> Float32:
+        """Reduce what the step computed of all rows; return what came of those that are done, [n, H]."""
+        ends, done = inputs.cu_seqlens, set(inputs.sampling.tolist())
+        found = []
+        for i, (row, start) in enumerate(zip(inputs.rows.tolist(), inputs.starts.tolist(), strict=True)):
+            vector = reduction.add(row, start, states[ends[i] : ends[i + 1]], is_last=i in done)
+            if vector is not None:
+                found.append(vector)
+        return np.stack(found) if found else np.empty((0, states.shape[1]), np.float32)

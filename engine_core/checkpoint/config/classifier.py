@@ -102,6 +102,15 @@ def _score_function(config: Fields) -> ScoreFunction:
     if fields is None or not fields.has(field):
         # The older name.
         fields, field = config, "sbert_ce_default_activation_function"
+    return read_score_function(fields, field)
+
+
+def read_score_function(fields: Fields, field: str) -> ScoreFunction:
+    """Read the name of an activation, as the sentence-transformers library writes it; a sigmoid without one.
+
+    Raises:
+        ModelLoadError: it is another one.
+    """
     name = fields.text(field, "torch.nn.modules.activation.Sigmoid")
     if name not in _SCORE_FUNCTIONS:
         raise fields.error(field, f"must be one of {', '.join(_SCORE_FUNCTIONS)}, got {name[:200]!r}")

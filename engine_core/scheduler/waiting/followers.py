@@ -36,7 +36,7 @@ class Followers:
                 return True
             self._adopt_hashes(request, leader)
             request.leader = None
-        if not len(self._kv.indexer.announced) or request.wants_prompt_logprobs:
+        if not len(self._kv.indexer.announced) or request.needs_all_tokens:
             return False
         if self._last_leader is not None:
             self._adopt_hashes(request, self._last_leader)

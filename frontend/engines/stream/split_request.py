@@ -36,6 +36,7 @@ def split_request(request: GenerationRequest) -> list[AddRequest]:
             pools=request.pools,
             continues=request.continues,
             second_at=request.second_at,
+            pools_tokens=request.pools_tokens,
         )
         for index in range(sampling.n)
     ]

@@ -144,6 +144,7 @@ FIELDS: Final[dict[tuple[str, str], Json]] = {
     ("CompletionRequest", "prompt"): _texts_or_ids(MAX_PROMPTS),
     ("EmbeddingRequest", "input"): _texts_or_ids(MAX_INPUTS),
     ("ClassifyRequest", "input"): _texts_or_ids(MAX_INPUTS),
+    ("PoolingRequest", "input"): _texts_or_ids(MAX_INPUTS),
     ("ContentPart", "type"): {"enum": list(PART_FIELDS)},
 }
 # Fields whose largest value the operator sets.

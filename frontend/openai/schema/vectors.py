@@ -1,4 +1,4 @@
-"""Requests and responses of POST /v1/embeddings, /rerank, /score and /classify."""
+"""Requests and responses of POST /v1/embeddings, /rerank, /score, /classify and /pooling."""
 
 from __future__ import annotations
 
@@ -17,6 +17,11 @@ MAX_DIMENSIONS = 2**20
 
 Text = Annotated[str, Meta(extra_json_schema={"minLength": 1})]
 Texts = Annotated[list[Text], Meta(min_length=1), listed(1, MAX_INPUTS)]
+
+
+Instruction = Annotated[
+    str | None, Meta(description="What a model that is told so judges by. Default: its own.")
+]
 
 
 class VectorFields(msgspec.Struct, frozen=True, kw_only=True):
@@ -46,14 +51,17 @@ Inputs = Annotated[
 ]
 
 
+EncodingFormat = Annotated[
+    Literal["float", "base64"] | None,
+    Meta(description="Numbers, or their little-endian float32 in base64. Default float."),
+]
+
+
 class EmbeddingRequest(VectorFields, frozen=True, kw_only=True):
     """Vectors of one text or several."""
 
     input: Inputs
-    encoding_format: Annotated[
-        Literal["float", "base64"] | None,
-        Meta(description="Numbers, or their little-endian float32 in base64. Default float."),
-    ] = None
+    encoding_format: EncodingFormat = None
     dimensions: Annotated[
         int | None, ranged(1, MAX_DIMENSIONS, "Elements kept, up to the model's. Default: all.")
     ] = None
@@ -103,6 +111,7 @@ class RerankRequest(VectorFields, frozen=True, kw_only=True):
         Annotated[list[Text | DocumentFields], Meta(min_length=1), listed(1, MAX_INPUTS)],
         Meta(description=f"1 to {MAX_INPUTS} texts, or objects with one."),
     ]
+    instruction: Instruction = None
     top_n: Annotated[int | None, ranged(1, 2**31 - 1, "Results returned, the best. Default: all.")] = None
     return_documents: Annotated[bool | None, Meta(description="Default true.")] = None
 
@@ -135,6 +144,7 @@ class ScoreRequest(VectorFields, frozen=True, kw_only=True):
 
     text_1: Annotated[Text | Texts, Meta(description="One text, or as many as text_2.")]
     text_2: Annotated[Text | Texts, Meta(description=f"One text, or 1 to {MAX_INPUTS}.")]
+    instruction: Instruction = None
 
 
 class Score(msgspec.Struct, frozen=True):
@@ -178,5 +188,45 @@ class ClassifyResponse(msgspec.Struct, frozen=True, kw_only=True):
     created: int
     model: str
     data: list[Classification]
+    usage: VectorUsage
+    object: Literal["list"] = "list"
+
+
+class PoolingRequest(VectorFields, frozen=True, kw_only=True):
+    """What a model makes of one text or several: vLLM's fields."""
+
+    input: Inputs
+    task: Annotated[
+        Literal["embed", "classify", "token_embed"] | None,
+        Meta(
+            description="embed: the vector of an input. classify: the probability of each label. "
+            "token_embed: the vector of each token. Default: classify if the model has labels, else embed."
+        ),
+    ] = None
+    encoding_format: EncodingFormat = None
+    dimensions: Annotated[
+        int | None, ranged(1, MAX_DIMENSIONS, "Of embed: elements kept, up to the model's. Default: all.")
+    ] = None
+    normalize: Annotated[
+        bool | None,
+        Meta(description="Bring vectors to length 1. Default: as for embeddings; those of tokens: false."),
+    ] = None
+
+
+class PooledData(msgspec.Struct, frozen=True):
+    """What came of one input; of its tokens a list for each, or all of them in one text."""
+
+    index: int
+    data: list[float | list[float]] | str
+    object: Literal["pooling"] = "pooling"
+
+
+class PoolingResponse(msgspec.Struct, frozen=True, kw_only=True):
+    """The answer, in the order of the inputs."""
+
+    id: str
+    created: int
+    model: str
+    data: list[PooledData]
     usage: VectorUsage
     object: Literal["list"] = "list"

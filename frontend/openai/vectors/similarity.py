@@ -32,7 +32,6 @@ from splitserve.frontend.openai.schema.vectors import (
     Score,
     ScoreRequest,
     ScoreResponse,
-    VectorFields,
     VectorUsage,
 )
 from splitserve.frontend.openai.vectors.vector_run import (
@@ -107,7 +106,7 @@ class _Comparison:
         self,
         context: ApiContext,
         request: Request,
-        body: VectorFields,
+        body: RerankRequest | ScoreRequest,
         model: ServedModel,
         head: ResponseHead,
     ) -> None:
@@ -117,7 +116,7 @@ class _Comparison:
 
     @classmethod
     async def begin(
-        cls, context: ApiContext, request: Request, body: VectorFields, prefix: str
+        cls, context: ApiContext, request: Request, body: RerankRequest | ScoreRequest, prefix: str
     ) -> _Comparison:
         """Find the model that compares.
 
@@ -149,13 +148,16 @@ class _Comparison:
         seconds = [second] if isinstance(second, str) else second
         if len(firsts) == 1:
             firsts = firsts * len(seconds)
-        prompts = await encode_pairs(list(zip(firsts, seconds, strict=True)), encoder, name)
+        pairs = list(zip(firsts, seconds, strict=True))
+        prompts = await encode_pairs(pairs, encoder, name, self._body.instruction)
         return [
             VectorInput(name if isinstance(second, str) else f"{name}[{i}]", each.token_ids, each.second_at)
             for i, each in enumerate(prompts)
         ]
 
     async def _texts(self, fields: Fields) -> list[VectorInput]:
+        if self._body.instruction is not None:
+            raise InvalidRequestError("instruction: the model takes none", "instruction")
         encoder = vector_encoder(self._context, self._model, self._body)
         inputs: list[VectorInput] = []
         for name, texts in fields.items():

@@ -57,7 +57,14 @@ class VectorRun:
     """Runs the inputs of one request."""
 
     def __init__(
-        self, context: ApiContext, request: Request, model: ServedModel, body: VectorFields, answer_id: str
+        self,
+        context: ApiContext,
+        request: Request,
+        model: ServedModel,
+        body: VectorFields,
+        answer_id: str,
+        *,
+        of_tokens: bool = False,
     ) -> None:
         """Prepare; nothing is sent yet.
 
@@ -67,6 +74,7 @@ class VectorRun:
             model: makes vectors.
             body: of the request.
             answer_id: for logs.
+            of_tokens: the vector of each token is wanted.
         """
         self._pool = context.pool
         self._model = model
@@ -81,6 +89,7 @@ class VectorRun:
             streams=False,
             model=model.identity,
             pools=True,
+            pools_tokens=of_tokens,
         )
         self._changed = asyncio.Event()
         self._num_cached_tokens = 0
@@ -88,7 +97,7 @@ class VectorRun:
         self._log |= {"model": model.names[0], "id": answer_id}
 
     async def collect(self, inputs: list[VectorInput]) -> list[bytes]:
-        """Run all inputs; returns their vectors in order, each a float32 column.
+        """Run all inputs; returns their vectors in order, each a float32 column, or those of their tokens.
 
         Raises:
             ContextLengthError: an input is too long.
@@ -113,8 +122,9 @@ class VectorRun:
             vectors += await self._vectors_of(group, inputs[first : first + group_size])
         self._metrics.cached_tokens += self._num_cached_tokens
         self._log["cached_tokens"] = self._num_cached_tokens
-        for values in vectors:
-            check_vector(values, self._model.info.pooled_size)
+        size = self._model.info.pooled_size
+        for values, each in zip(vectors, inputs, strict=True):
+            check_vector(values, size * len(each.token_ids) if self._request.pools_tokens else size)
         return vectors
 
     def _check_lengths(self, inputs: list[VectorInput]) -> None:

@@ -161,16 +161,15 @@ def _render_within(
         raise InvalidRequestError("the messages are nested too deeply", "messages") from None
 
 
-def load_chat_template(directory: str | Path, tokenizer: Tokenizer) -> ChatTemplate | None:
-    """Load the templates of a checkpoint directory, None if it has none.
+def template_sources(directory: Path, tokenizer: Tokenizer) -> dict[str, str]:
+    """Return the templates of a checkpoint directory by name.
 
     chat_template.jinja takes precedence over tokenizer_config.json; additional_chat_templates/NAME.jinja add
     named ones.
 
     Raises:
-        ModelLoadError: a template file cannot be read or compiled.
+        ModelLoadError: a template file cannot be read.
     """
-    directory = Path(directory)
     sources = _templates_of(tokenizer.config.get("chat_template"))
     if not sources:
         sources = _templates_of(read_json(directory / "chat_template.json").get("chat_template"))
@@ -178,7 +177,7 @@ def load_chat_template(directory: str | Path, tokenizer: Tokenizer) -> ChatTempl
         sources["default"] = text
     for path in sorted((directory / "additional_chat_templates").glob("*.jinja")):
         sources[path.stem] = read_text(path) or ""
-    return ChatTemplate(sources, tokenizer) if sources else None
+    return sources
 
 
 def _templates_of(value: object) -> dict[str, str]:

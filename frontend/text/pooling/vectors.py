@@ -28,6 +28,18 @@ def check_embeds(name: str, info: ModelInfo) -> None:
         raise InvalidRequestError(text, "model")
 
 
+def check_embeds_tokens(name: str, info: ModelInfo) -> None:
+    """Check that a model makes a vector of each token.
+
+    Raises:
+        InvalidRequestError: it makes none, or only one of each prompt.
+    """
+    check_embeds(name, info)
+    if not info.has_token_vectors:
+        text = f"the model {name!r} makes no vectors of tokens; encoders without dense layers do"
+        raise InvalidRequestError(text, "task")
+
+
 def check_generates(name: str, info: ModelInfo) -> None:
     """Check that a model generates text.
 
@@ -77,12 +89,28 @@ def finished_vector(values: bytes, dimensions: int, *, normalizes: bool) -> npt.
         normalizes: to length 1.
     """
     vector = unpack_float32(values)[:dimensions]
-    if not normalizes:
-        return vector
-    length = float(np.linalg.norm(vector.astype(np.float64)))
-    return (vector / np.float32(max(length, _LEAST_LENGTH))).astype(np.float32)
+    return _normalized(vector) if normalizes else vector
 
 
-def as_base64(vector: npt.NDArray[np.float32]) -> str:
+def token_vectors(values: bytes, size: int, *, normalizes: bool) -> npt.NDArray[np.float32]:
+    """Return the vectors of a prompt's tokens, float32 [n, size].
+
+    Args:
+        values: float32 column of n * size numbers.
+        size: of each.
+        normalizes: to length 1, each.
+    """
+    vectors = unpack_float32(values).reshape(-1, size)
+    return _normalized(vectors) if normalizes else vectors
+
+
+def _normalized(vectors: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
+    """Bring a vector, or each of several, to length 1."""
+    lengths = np.linalg.norm(vectors.astype(np.float64), axis=-1, keepdims=True)
+    lengths = np.maximum(lengths, _LEAST_LENGTH).astype(np.float32)
+    return np.asarray(vectors / lengths, np.float32)
+
+
+def as_base64(vector: npt.NDArray[np.floating]) -> str:
     """Return a vector as OpenAI's SDK asks for it: base64 of its little-endian float32."""
     return base64.b64encode(vector.astype("<f4").tobytes()).decode()

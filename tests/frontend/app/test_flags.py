@@ -38,6 +38,7 @@ TOGETHER = {
     "launch_number",
     "launch_fd",
     "compaction_key_file",
+    "chat_template",
 }
 PLAIN = [
     (flag_words([each], {each.field: value}), each.field, value)

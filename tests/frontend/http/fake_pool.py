@@ -25,6 +25,7 @@ from splitserve.frontend.engines.stream.engine_generation import Generation
 from splitserve.frontend.text.answers.formats import AnswerFormats
 from splitserve.frontend.text.chat.messages import Message
 from splitserve.frontend.text.chat.options import ChatOptions
+from splitserve.frontend.text.chat.pair_template import PairTemplate
 from splitserve.frontend.text.chat.template import ChatTemplate, RenderedChat
 from splitserve.frontend.text.model_assets import ModelAssets
 from splitserve.frontend.text.pairs import Pair
@@ -286,6 +287,7 @@ class FakePool(EnginePool):
     embedding_size: int = 0
     labels: list[str] = field(default_factory=list)
     formats: AnswerFormats = field(default_factory=AnswerFormats)
+    pair_template: PairTemplate | None = None
     seen: list[Seen] = field(default_factory=list)
     closed: list[str] = field(default_factory=list)
     asked: list[tuple[list[str], str]] = field(default_factory=list)
@@ -309,6 +311,7 @@ class FakePool(EnginePool):
             max_model_len=self.max_model_len,
             vocab_size=VOCAB_SIZE,
             answer_formats=self.formats,
+            pair_template=self.pair_template,
         )
         info = ModelInfo(
             "/secret/path",
@@ -321,6 +324,7 @@ class FakePool(EnginePool):
             labels=self.labels,
             score_function="identity",
             class_function="softmax",
+            has_token_vectors=self.embedding_size > 0,
         )
         return ServedModel(self.names, info, assets, 1, 8, MAX_STEP_LOGPROBS, 1700000000)
 
@@ -367,7 +371,8 @@ class FakePool(EnginePool):
         if request.pools:
             # Number i is i times the first token.
             size = self.embedding_size or len(self.labels)
-            vector = [request.prompt_token_ids[0] * i for i in range(size)]
+            pooled_ids = request.prompt_token_ids if request.pools_tokens else request.prompt_token_ids[:1]
+            vector = [token_id * i for token_id in pooled_ids for i in range(size)]
             yield OutputDelta(0, finish_reason="length", pooled=pack_float32(vector))
         elif self.script is None:
             for delta in deltas_of(self.text, request):

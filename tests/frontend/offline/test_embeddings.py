@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, cast
@@ -14,7 +15,7 @@ from splitserve import LLM
 from splitserve.engine_core.errors import ContextLengthError, InvalidRequestError, ModelLoadError
 from splitserve.frontend.offline.outputs import EmbeddingRequestOutput
 from tests.checkpoints import CheckpointCache, CheckpointSpec
-from tests.embeddings import cosines, make_bare, make_embedder, reference_vectors
+from tests.embeddings import cosines, make_bare, make_embedder, reference_states, reference_vectors
 
 pytestmark = pytest.mark.system
 
@@ -59,6 +60,29 @@ def test_vectors_equal_those_of_transformers(llm: LLM, expected: npt.NDArray[np.
     ours = vectors(llm.embed(PROMPTS, use_tqdm=False, normalize=False))
     assert np.abs(ours - expected).max() < 1e-4 * np.abs(expected).max()
     assert cosines(ours, expected).min() > 0.999999
+
+
+@pytest.mark.parametrize("mode", ["mean_tokens", "max_tokens", "weightedmean_tokens"])
+def test_decoders_may_read_all_tokens(generator: Path, tmp_path: Path, mode: str) -> None:
+    folder = make_embedder(generator, tmp_path / "model", normalizes=False)
+    (folder / "1_Pooling" / "config.json").write_text(json.dumps({f"pooling_mode_{mode}": True}))
+    # Prompts of several steps, with beginnings that others have computed, and rows that have to wait.
+    settings: dict[str, Any] = {"num_blocks": 12, "block_size": 16, "max_num_batched_tokens": 32}
+    many = [*PROMPTS, [*PROMPTS[4][:80], 7]]
+    with LLM(str(folder), dtype="float32", num_threads=1, use_tqdm=False, **settings) as llm:
+        outputs = llm.embed(many * 2, use_tqdm=False)
+    ours = vectors(outputs)
+    assert not any(output.num_cached_tokens for output in outputs)
+    assert (ours[: len(many)] == ours[len(many) :]).all()
+    expected = np.array([_pooled(states, mode) for states in reference_states(generator, many)])
+    assert np.abs(ours[: len(many)] - expected).max() < 1e-4 * np.abs(expected).max()
+
+
+def _pooled(states: npt.NDArray[np.float32], mode: str) -> npt.NDArray[np.float32]:
+    if mode == "max_tokens":
+        return states.max(axis=0)
+    weights = np.arange(1.0, len(states) + 1) if mode == "weightedmean_tokens" else np.ones(len(states))
+    return np.asarray((states * weights[:, None]).sum(axis=0) / weights.sum(), np.float32)
 
 
 def test_they_have_length_one_as_the_checkpoint_says(llm: LLM, expected: npt.NDArray[np.float32]) -> None:

@@ -57,6 +57,14 @@ def expected(folder: Path) -> npt.NDArray[np.float32]:
     return pooled(reference_states(folder, PROMPTS), "mean_tokens")
 
 
+def test_each_token_has_a_vector(llm: LLM, folder: Path) -> None:
+    outputs = llm.encode(PROMPTS, pooling_task="token_embed", use_tqdm=False)
+    for output, found in zip(outputs, reference_states(folder, PROMPTS), strict=True):
+        states = found.numpy()
+        assert output.outputs.data.shape == states.shape
+        assert np.abs(output.outputs.data - states).max() < 1e-4 * np.abs(states).max()
+
+
 def test_vectors_equal_those_of_transformers(llm: LLM, expected: npt.NDArray[np.float32]) -> None:
     ours = vectors(llm.embed(PROMPTS, use_tqdm=False, normalize=False))
     assert np.abs(ours - expected).max() < 1e-4 * np.abs(expected).max()

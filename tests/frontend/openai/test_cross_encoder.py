@@ -12,8 +12,9 @@ import pytest
 from splitserve.engine_core.ipc.codec import pack_float32
 from splitserve.frontend.app import create_app
 from splitserve.frontend.engines.generation import GenerationRequest, OutputDelta
+from splitserve.frontend.text.chat.pair_template import PairTemplate
 from tests.frontend.http.app_fixtures import make_config, with_body_writers
-from tests.frontend.http.fake_pool import BOS, FakePool
+from tests.frontend.http.fake_pool import BOS, FakePool, PlainTemplate
 
 
 class Lengths(FakePool):
@@ -112,3 +113,27 @@ async def test_models_without_labels_classify_nothing(http: httpx.AsyncClient, p
         "model",
         "the model 'org/demo' has no labels to classify by",
     )
+
+
+async def test_a_judge_is_told_what_to_judge_by(http: httpx.AsyncClient, pool: FakePool) -> None:
+    error = await refused(http, "/rerank", query="a", documents=["b"], instruction="c")
+    assert error["param"] == "instruction"
+    template = PlainTemplate()
+    pool.pair_template = PairTemplate(template)
+    two: dict[str, dict[str, Any]] = {
+        "/rerank": {"query": "a", "documents": ["b"]},
+        "/score": {"text_1": "a", "text_2": "b"},
+    }
+    for path, body in two.items():
+        await ask(http, path, **body, instruction="c")
+        await ask(http, path, **body)
+    said = [[(each["role"], each["content"]) for each in messages] for messages, _ in template.calls]
+    pair = [("query", "a"), ("document", "b")]
+    assert said == [[("system", "c"), *pair], pair] * 2
+    # The document alone is cut, and the template's end stays.
+    text = "query: a\ndocument: bb\nassistant: "
+    long: dict[str, Any] = {"query": "a", "documents": ["b" * 40]}
+    await ask(http, "/rerank", **long, truncate_prompt_tokens=len(text))
+    assert bytes(pool.seen[-1].request.prompt_token_ids).decode() == text
+    error = await refused(http, "/rerank", **long, truncate_prompt_tokens=len(text) - 2)
+    assert error["code"] == "context_length_exceeded"

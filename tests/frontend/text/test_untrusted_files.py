@@ -15,7 +15,7 @@ from splitserve.engine_core.errors import InvalidRequestError, ModelLoadError
 from splitserve.engine_core.sampling_params import SamplingParams
 from splitserve.frontend.text import tokenizer, tokenizer_library
 from splitserve.frontend.text.bad_words import spell_bad_words
-from splitserve.frontend.text.chat.template import load_chat_template
+from splitserve.frontend.text.chat.template import template_sources
 from splitserve.frontend.text.text_patterns import has_unknown_pattern
 from splitserve.frontend.text.tokenizer import Tokenizer
 from tests.frontend.checkpoints import byte_level, sentencepiece, write_checkpoint
@@ -137,7 +137,7 @@ def test_a_template_that_is_not_utf8_is_named(tmp_path: Path) -> None:
     loaded = Tokenizer(write_checkpoint(tmp_path))
     (tmp_path / "chat_template.jinja").write_bytes(b"\xff")
     with pytest.raises(ModelLoadError, match=r"chat_template\.jinja"):
-        load_chat_template(tmp_path, loaded)
+        template_sources(tmp_path, loaded)
 
 
 def test_a_text_that_the_library_panics_on_is_a_bad_request(tmp_path: Path) -> None:

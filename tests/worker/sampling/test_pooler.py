@@ -12,6 +12,7 @@ from splitserve.engine_core.ipc.worker_messages import SchedulerOutput
 from splitserve.engine_core.sequence_sampling import SequenceSampling
 from splitserve.worker.device.cpu import CpuDevice
 from splitserve.worker.sampling.pooler import Pooler
+from splitserve.worker.sampling.reduction import REDUCTIONS, Reduction
 from tests.worker.sampling.rows import Row, make_batch
 
 NOTHING = SequenceSampling(seed=0, max_tokens=0)
@@ -33,7 +34,14 @@ WHOLE = [Row(NOTHING, range(1, 4)), Row(NOTHING, [5]), Row(NOTHING, range(1, 5))
 
 @pytest.mark.parametrize(
     ("mode", "expected"),
-    [("cls", [0, 3, 4]), ("lasttoken", [2, 3, 7]), ("mean", [1, 3, 5.5]), ("max", [2, 3, 7])],
+    [
+        ("cls", [0, 3, 4]),
+        ("lasttoken", [2, 3, 7]),
+        ("mean", [1, 3, 5.5]),
+        ("max", [2, 3, 7]),
+        ("weightedmean", [8 / 6, 3, 60 / 10]),
+        ("mean_sqrt_len", [3 / 3**0.5, 3, 22 / 2]),
+    ],
 )
 def test_prompts_that_are_computed_whole_have_other_vectors(mode: PoolingMode, expected: list[float]) -> None:
     pooler, batch = Pooler(CpuDevice(), mode), make_batch(WHOLE)
@@ -45,10 +53,53 @@ def test_prompts_that_are_computed_whole_have_other_vectors(mode: PoolingMode, e
         hidden = hidden[inputs.outputs]
     sampled, pooled = pooler.pool(hidden, inputs)
     assert sampled.rows.tolist() == [0, 1, 2]
-    assert [unpack_float32(entry.values).tolist() for entry in pooled] == [[x] * 4 for x in expected]
+    found = [unpack_float32(entry.values).tolist() for entry in pooled]
+    np.testing.assert_allclose(found, [[x] * 4 for x in expected], rtol=1e-6)
 
 
-@pytest.mark.parametrize("mode", ["cls", "lasttoken", "mean", "max"])
+@pytest.mark.parametrize("mode", REDUCTIONS)
+def test_chunks_change_no_bit_of_what_all_tokens_make(mode: PoolingMode) -> None:
+    states = np.random.default_rng(0).standard_normal((37, 5)).astype(np.float32)
+    whole = Reduction(mode).add(0, 0, states, is_last=True)
+    reduction = Reduction(mode)
+    # What was given up in the middle leaves nothing behind.
+    assert reduction.add(3, 0, states[5:9], is_last=False) is None
+    for begin, end in ((0, 1), (1, 20), (20, 36)):
+        assert reduction.add(3, begin, states[begin:end], is_last=False) is None
+    chunked = reduction.add(3, 36, states[36:], is_last=True)
+    assert whole is not None
+    assert chunked is not None
+    assert whole.tobytes() == chunked.tobytes()
+
+
+def test_a_row_of_a_decoder_is_reduced_over_its_chunks() -> None:
+    batch = make_batch([Row(NOTHING, range(1, 4)), Row(NOTHING, range(1, 6))])
+    pooler, found = Pooler(CpuDevice(), "mean"), []
+    # The first step ends one row, the second the other.
+    for rows, counts, states in (([0, 1], [3, 2], [1, 2, 6, 10, 20]), ([1], [3], [30, 40, 50])):
+        step = SchedulerOutput(1, pack_int32(rows), pack_int32(counts))
+        inputs = pooler.with_outputs(batch.prepare(step))
+        assert inputs.outputs is None
+        _, pooled = pooler.pool(torch.tensor(states, dtype=torch.float32)[:, None], inputs)
+        found += [(entry.key, unpack_float32(entry.values).tolist()) for entry in pooled]
+        batch.append(np.zeros(0, np.int32), np.zeros(0, np.int32))
+    assert found == [(0, [3.0]), (1, [30.0])]
+
+
+def test_rows_may_want_the_vector_of_each_token() -> None:
+    batch = make_batch(WHOLE)
+    wants = np.array([False, False, True, False])
+    pooler = Pooler(CpuDevice(), "cls", pools_tokens=wants)
+    inputs = pooler.with_outputs(
+        batch.prepare(SchedulerOutput(1, pack_int32([0, 1, 2]), pack_int32([3, 1, 4])))
+    )
+    hidden = torch.arange(8, dtype=torch.bfloat16)[:, None].repeat(1, 2)
+    _, pooled = pooler.pool(hidden, inputs)
+    vectors = [unpack_float32(entry.values).tolist() for entry in pooled]
+    assert vectors == [[0, 0], [3, 3], [4, 4, 5, 5, 6, 6, 7, 7]]
+
+
+@pytest.mark.parametrize("mode", ["cls", "lasttoken", *REDUCTIONS])
 def test_a_prompt_of_one_token_has_its_state(mode: PoolingMode) -> None:
     pooler, batch = Pooler(CpuDevice(), mode), make_batch([Row(NOTHING, [5]), Row(NOTHING, [6])])
     inputs = pooler.with_outputs(batch.prepare(SchedulerOutput(1, pack_int32([0, 1]), pack_int32([1, 1]))))

@@ -34,10 +34,11 @@ PATHS = {
     "RerankRequest": "/v1/rerank",
     "ScoreRequest": "/v1/score",
     "ClassifyRequest": "/classify",
+    "PoolingRequest": "/pooling",
     "TokenizeRequest": "/tokenize",
     "DetokenizeRequest": "/detokenize",
 }
-VECTORS = [PATHS[name] for name in ("EmbeddingRequest", "RerankRequest", "ScoreRequest")]
+VECTORS = [PATHS[name] for name in ("EmbeddingRequest", "RerankRequest", "ScoreRequest", "PoolingRequest")]
 # What the schema cannot say, by the words of the error; each row stands in docs/api.md too.
 REASONS = {
     "depends on the model": [
@@ -48,6 +49,8 @@ REASONS = {
         r"makes no tool calls",
         r"writes no reasoning",
         r"dimensions must be an integer from 1 to 12",
+        r"instruction: the model takes none",
+        r"has no labels to classify by",
     ],
     "compares two fields": [
         r"min_tokens must be an integer from 0 to",
@@ -57,15 +60,17 @@ REASONS = {
         r"repetition_detection.min_pattern_size must be",
         r"with use_beam_search$",
         r"use_beam_search .*(160|vocabulary)",
+        r"dimensions requires task: embed",
+        r"normalize requires a task that makes vectors",
     ],
     "looks at the last of a list": [r"a tool_use needs a tool_result"],
     "depends on what is kept": [r"this server has no response store", r"Previous response with id"],
+    "was sealed by the server": [r"encrypted_content was not made by this server"],
     "compares two lists": [r"text_1 must be one text, or as many as text_2"],
     "counts bytes": [r"must be 1 to 256 bytes long"],
     "counts sequences": [r"must be at most \d+, the number of sequences that can run and wait"],
 }
 
-    "was sealed by the server": [r"encrypted_content was not made by this server"],
 
 def validator(name: str) -> Draft202012Validator:
     return Draft202012Validator({"$ref": f"#/components/schemas/{name}", "components": {"schemas": SCHEMAS}})

@@ -10,7 +10,7 @@ from transformers import PreTrainedTokenizerFast
 
 from splitserve.frontend.text.chat.messages import Message
 from splitserve.frontend.text.chat.options import ChatOptions
-from splitserve.frontend.text.chat.template import ChatTemplate, load_chat_template
+from splitserve.frontend.text.chat.template import ChatTemplate, template_sources
 from splitserve.frontend.text.tokenizer import Tokenizer
 from tests.frontend.checkpoints import write_checkpoint
 from tests.frontend.text.chat import templates
@@ -37,9 +37,8 @@ CALLS = {
 
 def load(directory: Path, source: str) -> ChatTemplate:
     write_checkpoint(directory, config={"eos_token": "<|im_end|>", "chat_template": source})
-    template = load_chat_template(directory, Tokenizer(directory))
-    assert template is not None
-    return template
+    tokenizer = Tokenizer(directory)
+    return ChatTemplate(template_sources(directory, tokenizer), tokenizer)
 
 
 @pytest.mark.parametrize("arguments", ['{"a": [1, 2]}', {"a": [1, 2]}], ids=["text", "object"])

@@ -12,7 +12,7 @@ from transformers import PreTrainedTokenizerFast
 from splitserve.engine_core.errors import ContextLengthError, InvalidRequestError, ModelLoadError
 from splitserve.frontend.text.chat.messages import Message
 from splitserve.frontend.text.chat.options import ChatOptions
-from splitserve.frontend.text.chat.template import ChatTemplate, load_chat_template
+from splitserve.frontend.text.chat.template import ChatTemplate, template_sources
 from splitserve.frontend.text.chat.template_process import RenderLimits
 from splitserve.frontend.text.tokenizer import Tokenizer
 from tests.frontend.checkpoints import KINDS, write_checkpoint
@@ -49,9 +49,8 @@ def checkpoint(directory: Path, family: str) -> Path:
 
 
 def load(directory: Path) -> ChatTemplate:
-    template = load_chat_template(directory, Tokenizer(directory))
-    assert template is not None
-    return template
+    tokenizer = Tokenizer(directory)
+    return ChatTemplate(template_sources(directory, tokenizer), tokenizer)
 
 
 def template_of(directory: Path, source: str) -> ChatTemplate:
@@ -214,7 +213,7 @@ def test_chat_template_jinja_goes_first(tmp_path: Path) -> None:
 
 def test_a_checkpoint_may_have_no_template(tmp_path: Path) -> None:
     directory = write_checkpoint(tmp_path, config={})
-    assert load_chat_template(directory, Tokenizer(directory)) is None
+    assert template_sources(directory, Tokenizer(directory)) == {}
 
 
 def test_special_tokens_may_stand_in_the_old_map_file(tmp_path: Path) -> None:
