@@ -44,6 +44,14 @@ _GPT2: dict[str, object] = {
     "eos_token_id": EOS_TOKEN_ID,
     "initializer_range": 0.25,
 }
+# Of DeepSeek's attention.
+_LATENT: dict[str, object] = {
+    "num_key_value_heads": 6,
+    "kv_lora_rank": 64,
+    "qk_rope_head_dim": 32,
+    "qk_nope_head_dim": 16,
+    "v_head_dim": 24,
+}
 # What families need beside _DECODER, by the name of their transformers class: the name in a spec is its
 # lower case.
 _FAMILIES: dict[str, dict[str, object]] = {
@@ -92,6 +100,25 @@ _FAMILIES: dict[str, dict[str, object]] = {
             "truncate": False,
             "original_max_position_embeddings": 128,
         },
+    },
+    "DeepseekV2": {
+        **_LATENT,
+        "q_lora_rank": None,
+        "n_routed_experts": 8,
+        "num_experts_per_tok": 3,
+        "moe_intermediate_size": 24,
+        "first_k_dense_replace": 1,
+    },
+    "DeepseekV3": {
+        **_LATENT,
+        "q_lora_rank": 40,
+        "n_routed_experts": 8,
+        "n_group": 4,
+        "topk_group": 2,
+        "num_experts_per_tok": 3,
+        "moe_intermediate_size": 24,
+        "first_k_dense_replace": 1,
+        "num_mtp_layers": 0,
     },
     "GraniteMoe": {"num_local_experts": 5},
     "GraniteMoeShared": {"num_local_experts": 5, "shared_intermediate_size": 40},
@@ -199,6 +226,9 @@ def randomise_vectors(model: torch.nn.Module) -> None:
 def _separate_experts(model: PreTrainedModel) -> None:
     """Make routers' choices clear, so that rounding turns few: with other experts a token is another."""
     with torch.no_grad():
+        for name, buffer in model.named_buffers():
+            if name.endswith("correction_bias"):
+                buffer.uniform_(-0.3, 0.3)
         for name, parameter in model.named_parameters():
             if name.endswith((".gate.weight", ".router.weight")):
                 parameter *= 3

@@ -198,6 +198,7 @@ class Worker:
             softcap=traits.score_cap > 0.0,
             sinks=traits.has_sinks,
             batch_invariant=self._config.batch_invariant,
+            latent=config.latent is not None,
             whole=config.encoder is not None,
         )
 

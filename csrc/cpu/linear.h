@@ -26,8 +26,13 @@ struct LinearParams {
 // not read.
 struct ExpertLinearParams {
   LinearParams linear;    // of all rows; weight, scales and bias are those of expert 0, the others follow
-  const int32_t* starts;  // [experts + 1]: expert e has the rows starts[e] to starts[e + 1]
+  const int32_t* starts;  // [experts + 1]: expert e has the rows starts[e] to starts[e + 1]; nullptr: each
+                          // has all of them, at the distances below from those of expert 0
   int64_t experts;
+  int64_t x_expert_stride, out_expert_stride;  // 0 with `starts`
+
+  int64_t first_row(int64_t expert) const { return starts == nullptr ? 0 : starts[expert]; }
+  int64_t end_row(int64_t expert) const { return starts == nullptr ? linear.rows : starts[expert + 1]; }
 };
 
 }  // namespace splitserve

@@ -9,6 +9,7 @@ import torch
 
 from splitserve.worker.attention.metadata import AttentionMetadata
 from splitserve.worker.kv_cache.layout import BlockShape, KVCache
+from splitserve.worker.ops.matrix import Matrix
 
 
 class Rotation(NamedTuple):
@@ -60,6 +61,36 @@ class WholeScores(NamedTuple):
     cos_sin: torch.Tensor | None = None
 
 
+class LatentRotation(NamedTuple):
+    """How a latent, the rotary key beside it, and the ends of queries are prepared before attention.
+
+    Attributes:
+        cos_sin: fp32 [max_pos, R]: cosines, then sines; element i is rotated with element i + R / 2.
+        norm: RMS norm weights [C] of the latent.
+        eps: epsilon of the norm.
+    """
+
+    cos_sin: torch.Tensor
+    norm: torch.Tensor
+    eps: float
+
+
+class LatentScores(NamedTuple):
+    """How a layer's scores and outputs come from latents.
+
+    Attributes:
+        scale: multiplies dot products of queries and keys.
+        keys: per head the matrix [C, P] that takes the plain part of a query to where latents are keys.
+        values: per head the matrix [V, C] that makes values of latents.
+        queries: [T, Hq, C], what `keys` makes, and then sums of latents; its contents are undefined.
+    """
+
+    scale: float
+    keys: Matrix
+    values: Matrix
+    queries: torch.Tensor
+
+
 class AttentionBackend(ABC):
     """Owns the KV cache layout and the kernels that read and write it; single-threaded.
 
@@ -74,8 +105,8 @@ class AttentionBackend(ABC):
         """Allocate the caches of all layers; pages may be backed by memory only when first written.
 
         Returns:
-            [num_layers, 2, num_blocks, ...], keys before values; each piece, [layer, 0 or 1, block],
-            is contiguous and has shape.piece_elements elements.
+            [num_layers, shape.layer_pieces, num_blocks, ...], keys before values; each piece,
+            [layer, 0 or 1, block], is contiguous and has shape.piece_elements elements.
 
         Raises:
             OSError, RuntimeError: there is not enough memory.
@@ -148,3 +179,43 @@ class AttentionBackend(ABC):
             scores: how they are computed.
         """
         raise AssertionError(f"{type(self).__name__} attends over a cache only")
+
+    def write_latents(
+        self,
+        q: torch.Tensor,
+        latents: torch.Tensor,
+        kv_cache: KVCache,
+        meta: AttentionMetadata,
+        rotation: LatentRotation,
+    ) -> None:
+        """Prepare this step's latents and rotary keys, write them into the cache, and rotate ends of queries.
+
+        Only of backends that are chosen for models that need it, see AttentionNeeds.
+
+        Args:
+            q: [T, Hq, R], the ends that turn, in place.
+            latents: [T, C + R]: latents, then rotary keys.
+            kv_cache: this layer's cache.
+            meta: layout of the step.
+            rotation: of the layer.
+        """
+        raise AssertionError(f"{type(self).__name__} has no latents")
+
+    def attend_latents(
+        self,
+        out: torch.Tensor,
+        q: torch.Tensor,
+        kv_cache: KVCache,
+        meta: AttentionMetadata,
+        scores: LatentScores,
+    ) -> None:
+        """Causal attention over cached latents, after write_latents() has added this step's.
+
+        Args:
+            out: [T, Hq, V], overwritten.
+            q: [T, Hq, P + R], whose ends write_latents() has rotated.
+            kv_cache: this layer's cache.
+            meta: layout of the step.
+            scores: how they are computed.
+        """
+        raise AssertionError(f"{type(self).__name__} has no latents")

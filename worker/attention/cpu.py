@@ -4,11 +4,19 @@ from __future__ import annotations
 
 import torch
 
-from splitserve.worker.attention.base import AttentionBackend, Rotation, Scores, WholeScores
+from splitserve.worker.attention.base import (
+    AttentionBackend,
+    LatentRotation,
+    LatentScores,
+    Rotation,
+    Scores,
+    WholeScores,
+)
 from splitserve.worker.attention.cache_writer import Projected, write_cache
 from splitserve.worker.attention.metadata import AttentionMetadata
 from splitserve.worker.kv_cache.layout import BlockShape, KVCache
 from splitserve.worker.ops.cpu import ops
+from splitserve.worker.ops.packed_weight import PackedWeight
 from splitserve.worker.pages import zero_pages
 
 
@@ -18,7 +26,7 @@ class CpuAttention(AttentionBackend):
     def allocate(self, shape: BlockShape, num_blocks: int) -> torch.Tensor:
         """Allocate zero pages, which take no memory until a block is first written."""
         block = (shape.num_kv_heads, shape.block_size, shape.head_dim)
-        return zero_pages((shape.num_layers, 2, num_blocks, *block), shape.dtype)
+        return zero_pages((shape.num_layers, shape.layer_pieces, num_blocks, *block), shape.dtype)
 
     def write(
         self,
@@ -66,3 +74,40 @@ class CpuAttention(AttentionBackend):
             ops.rotate_heads(q, meta.positions, scores.cos_sin)
             ops.rotate_heads(k, meta.positions, scores.cos_sin)
         ops.whole_attention(out, q, k, v, meta.cu_seqlens_q, scores.scale, scores.reach)
+
+    def write_latents(
+        self,
+        q: torch.Tensor,
+        latents: torch.Tensor,
+        kv_cache: KVCache,
+        meta: AttentionMetadata,
+        rotation: LatentRotation,
+    ) -> None:
+        """See AttentionBackend.write_latents."""
+        cos_sin, norm, eps = rotation
+        ops.latents.write(q, latents, meta.positions, cos_sin, kv_cache.k, meta.slot_mapping, norm, eps)
+
+    def attend_latents(
+        self,
+        out: torch.Tensor,
+        q: torch.Tensor,
+        kv_cache: KVCache,
+        meta: AttentionMetadata,
+        scores: LatentScores,
+    ) -> None:
+        """See AttentionBackend.attend_latents."""
+        assert isinstance(scores.keys, PackedWeight), "this is a weight of a CPU"
+        assert isinstance(scores.values, PackedWeight), "this is a weight of a CPU"
+        plain_dim = scores.keys.shape[1]
+        queries = scores.queries
+        ops.latents.multiply_heads(queries, q[..., :plain_dim], scores.keys)
+        # A row's sum takes the place of its query, which nothing else reads.
+        ops.latents.attend(
+            queries,
+            queries,
+            q[..., plain_dim:],
+            kv_cache.k,
+            (meta.block_tables, meta.cu_seqlens_q, meta.seq_lens),
+            scores.scale,
+        )
+        ops.latents.multiply_heads(out, queries, scores.values)

@@ -20,6 +20,7 @@ class AttentionNeeds(NamedTuple):
         softcap: scores are capped softly.
         sinks: heads have sinks.
         batch_invariant: a row's result must be bitwise independent of its batch.
+        latent: all heads read one cached row per token, of head_dim elements.
         whole: tokens see those behind them, and there is no KV cache.
     """
 
@@ -31,6 +32,7 @@ class AttentionNeeds(NamedTuple):
     softcap: bool = False
     sinks: bool = False
     batch_invariant: bool = False
+    latent: bool = False
     whole: bool = False
 
     def __str__(self) -> str:

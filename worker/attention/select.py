@@ -26,6 +26,7 @@ logger = logging.getLogger(__name__)
 
 
 _NO_WHOLE = "encoders are computed on a CPU only"
+_NO_LATENTS = "latent attention is computed on a CPU only, by its own kernels"
 
 
 class Choice(NamedTuple):
@@ -83,6 +84,8 @@ def _cuda(device: Device, needs: AttentionNeeds) -> Choice:
         return Choice(None, "it has no sinks")
     if needs.whole:
         return Choice(None, _NO_WHOLE)
+    if needs.latent:
+        return Choice(None, _NO_LATENTS)
     taken = device.cuda_ops.attention_shared_bytes(needs.head_dim) >> 10
     limit = device.cuda_ops.shared_bytes_limit(device.torch_device.index or 0) >> 10
     # The float32 kernel needs little shared memory.
@@ -96,6 +99,8 @@ def _flash_attn(device: Device, needs: AttentionNeeds) -> Choice:
         return Choice(None, f"the device is {device.name}")
     if needs.whole:
         return Choice(None, _NO_WHOLE)
+    if needs.latent:
+        return Choice(None, _NO_LATENTS)
     if needs.batch_invariant:
         return Choice(None, "its bits may depend on the batch")
     if needs.softcap:
@@ -113,6 +118,8 @@ def _flash_attn(device: Device, needs: AttentionNeeds) -> Choice:
 def _torch(device: Device, needs: AttentionNeeds) -> Choice:
     if needs.whole:
         return Choice(None, _NO_WHOLE)
+    if needs.latent:
+        return Choice(None, _NO_LATENTS)
     if needs.batch_invariant:
         return Choice(None, "its bits may depend on how a prompt is cut")
     return Choice(TorchAttention(device.torch_device), "the reference, slow")

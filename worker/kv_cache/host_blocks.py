@@ -39,7 +39,7 @@ class HostBlocks:
 
         Args:
             device: where the pool lives.
-            pool: what the attention backend allocated, [num_layers, 2, num_blocks, ...].
+            pool: what the attention backend allocated, [num_layers, pieces, num_blocks, ...].
             shape: of the pool's blocks.
             num_host_blocks: 0 = no tier; moves then stay within the pool.
 
@@ -49,6 +49,7 @@ class HostBlocks:
         self._device = device
         self._pool = pool.view(shape.num_pieces, pool.shape[2], shape.piece_elements)
         self._num_layers = shape.num_layers
+        self._layer_pieces = shape.layer_pieces
         self._num_blocks = self._pool.shape[1]
         self._num_host_blocks = num_host_blocks
         self._block_bytes = shape.num_bytes
@@ -98,8 +99,8 @@ class HostBlocks:
         return [share(self._num_layers, i, count) for i in range(count)]
 
     def _move_layers(self, layers: range, moves_from: torch.Tensor, moves_to: torch.Tensor) -> None:
-        # Keys and values. The kernel copies the columns as arguments, so they need not be kept alive.
-        pieces = slice(2 * layers.start, 2 * layers.stop)
+        # The kernel copies the columns as arguments, so they need not be kept alive.
+        pieces = slice(self._layer_pieces * layers.start, self._layer_pieces * layers.stop)
         self._device.ops.move_blocks(self._pool[pieces], self._host[:, pieces], moves_from, moves_to)
 
     def measure_ns(self) -> int:

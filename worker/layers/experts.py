@@ -13,7 +13,7 @@ from splitserve.worker.layers.expert_parts import StoredExperts
 from splitserve.worker.layers.linear import WholeLinear
 from splitserve.worker.layers.mlp import GatedMLP, MlpSpec, gated_activation
 from splitserve.worker.layers.parameter import DenseParameter, PackedParameter, Part
-from splitserve.worker.ops.experts import Routing
+from splitserve.worker.ops.experts import GroupRule, Routing
 from splitserve.worker.ops.quantization import WeightForm
 
 
@@ -133,9 +133,14 @@ class Router:
     def __init__(
         self, ctx: LayerContext, name: str, hidden_size: int, experts: ExpertConfig, *, has_bias: bool
     ) -> None:
-        self._route = ctx.ops.experts.route
+        self._ops = ctx.ops.experts
         self._workspace = ctx.workspace
         self._experts = experts
+        self._rule = _group_rule(experts)
+        self._bias: DenseParameter | None = None
+        if experts.groups is not None and experts.groups.has_bias:
+            part = Part(f"{name}.e_score_correction_bias", (experts.num_experts,))
+            self._bias = ctx.plan.declare_vector(experts.num_experts, [part], torch.float32)
         shape = (experts.num_experts, hidden_size)
         self._logits = WholeLinear(ctx, "router_logits", name, shape, bias=has_bias)
 
@@ -150,8 +155,20 @@ class Router:
             places=take("expert_places", 1, count * num_chosen, torch.int32)[0],
             starts=take("expert_starts", 1, num_experts + 1, torch.int32)[0],
         )
-        self._route(routing, logits, self._experts.adds_up)
+        if self._rule is None:
+            self._ops.route(routing, logits, self._experts.adds_up)
+        else:
+            bias = None if self._bias is None else self._bias.tensor
+            self._ops.grouped_route(routing, logits, self._rule, bias)
         return routing
+
+
+def _group_rule(experts: ExpertConfig) -> GroupRule | None:
+    groups = experts.groups
+    if groups is None:
+        return None
+    numbers = (groups.num_groups, groups.num_chosen)
+    return GroupRule(experts.adds_up, *numbers, groups.is_sigmoid, groups.counts_two, groups.scaling)
 
 
 class SharedExpert:

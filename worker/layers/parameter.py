@@ -22,17 +22,19 @@ class HeadPairs(NamedTuple):
 
     Attributes:
         head_dim: elements of a head.
-        rotary_dim: of those that turn, the first ones; even.
+        rotary_dim: of those that turn; even.
+        first: of these.
     """
 
     head_dim: int
     rotary_dim: int
+    first: int = 0
 
     def parted(self, rows: torch.Tensor) -> torch.Tensor:
         """Return whole heads [n * head_dim, ...] with the first elements of all pairs before the second."""
         heads = rows.view(-1, self.head_dim, *rows.shape[1:])
-        turned, rest = heads[:, : self.rotary_dim], heads[:, self.rotary_dim :]
-        return torch.cat((turned[:, ::2], turned[:, 1::2], rest), dim=1).view(rows.shape)
+        before, turned, rest = heads.tensor_split((self.first, self.first + self.rotary_dim), dim=1)
+        return torch.cat((before, turned[:, ::2], turned[:, 1::2], rest), dim=1).view(rows.shape)
 
 
 class Part(NamedTuple):
@@ -46,6 +48,8 @@ class Part(NamedTuple):
         outputs: output range that this rank holds; None for all.
         inputs: input range that this rank holds, for a matrix; None for all.
         all_inputs: those of the whole matrix that it is a part of, if the tensor stacks several; None: all.
+        is_absorbed: it is a part of a module that is stored as usual and used the other way round, which
+            `transposed` says, too; so the checkpoint may hold it quantized.
         is_mxfp4: the checkpoint holds it as codes of 4 bits and scales, in two tensors.
         pairs: its outputs are heads whose pairs the loader takes apart; None: as they are.
     """
@@ -57,6 +61,7 @@ class Part(NamedTuple):
     outputs: range | None = None
     inputs: range | None = None
     all_inputs: range | None = None
+    is_absorbed: bool = False
     is_mxfp4: bool = False
     pairs: HeadPairs | None = None
 
@@ -152,12 +157,19 @@ class Parameter(ABC):
 
 
 class DenseParameter(Parameter):
-    """A vector, such as a norm's weight or a bias."""
+    """A vector, such as a norm's weight or a bias.
 
-    __slots__ = ("_tensor",)
+    Args:
+        dtype: None for that of the model's parameters.
+    """
 
-    def __init__(self, shape: tuple[int, ...], parts: Sequence[Part]) -> None:
+    __slots__ = ("_dtype", "_tensor")
+
+    def __init__(
+        self, shape: tuple[int, ...], parts: Sequence[Part], dtype: torch.dtype | None = None
+    ) -> None:
         super().__init__(shape, parts)
+        self._dtype = dtype
         self._tensor: torch.Tensor | None = None
 
     @property
@@ -173,7 +185,7 @@ class DenseParameter(Parameter):
 
     def allocate(self, dtype: torch.dtype, device: Device) -> None:
         """Allocate its memory."""
-        self._tensor = torch.empty(self.shape, dtype=dtype, device=device.torch_device)
+        self._tensor = torch.empty(self.shape, dtype=self._dtype or dtype, device=device.torch_device)
 
     def window(self, part: Part) -> Window:
         """Return this rank's elements."""

@@ -42,7 +42,8 @@ class WeightPlan:
 
     Args:
         optional_prefix: prefix of tensor names that some checkpoints of the architecture omit.
-        ignored_names: tensors that a checkpoint may hold but the model does not use.
+        ignored_names: tensors that a checkpoint may hold but the model does not use; with a dot at the end:
+            all whose names begin so.
         forms: storage formats of the matrices.
         quantization: how the checkpoint stores them; None if it quantizes none.
     """
@@ -134,9 +135,16 @@ class WeightPlan:
         self._parameters.append(parameter)
         return parameter
 
-    def declare_vector(self, size: int, parts: Sequence[Part]) -> DenseParameter:
-        """Declare a vector made of these parts."""
-        parameter = DenseParameter((size,), parts)
+    def declare_heads(self, num_heads: int, shape: tuple[int, int], parts: Sequence[Part]) -> PackedParameter:
+        """Declare a matrix of this shape per head, one below the other, never quantised."""
+        rows, columns = shape
+        return self._add(PackedParameter((num_heads * rows, columns), parts, "plain", num_heads))
+
+    def declare_vector(
+        self, size: int, parts: Sequence[Part], dtype: torch.dtype | None = None
+    ) -> DenseParameter:
+        """Declare a vector made of these parts; dtype None is the parameters'."""
+        parameter = DenseParameter((size,), parts, dtype)
         self._parameters.append(parameter)
         return parameter
 

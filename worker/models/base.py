@@ -17,7 +17,8 @@ class Model(Protocol):
 
     Attributes:
         num_layers: number of KV caches it needs, one per layer of this stage; 0 for an encoder.
-        num_kv_heads, head_dim: shape of each token's key and value in every layer, on this rank.
+        num_kv_heads, head_dim: shape of each token's key and value, or of the row that is both, in every
+            layer, on this rank.
         num_params: parameter count, tied weights counted once.
         workspace: its activation buffers.
         is_recordable: everything that a forward pass computes goes through kernels and is stored in these

@@ -40,8 +40,9 @@ class Decoder:
 
     def __init__(self, ctx: LayerContext, config: ModelConfig) -> None:
         # Layers with the same parameters share one table.
+        turned_dim = config.head_dim if config.latent is None else config.latent.rotary_dim
         rotaries: dict[RopeConfig | None, RotaryEmbedding] = {
-            rope: RotaryEmbedding(ctx, rope, config.head_dim, config.max_model_len)
+            rope: RotaryEmbedding(ctx, rope, turned_dim, config.max_model_len)
             for rope in dict.fromkeys(config.ropes)
             if rope is not None
         }

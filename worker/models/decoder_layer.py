@@ -19,6 +19,7 @@ from splitserve.worker.layers.norm import HeadNorms, Norm, RowNorms, residual_no
 from splitserve.worker.layers.parameter import HeadPairs, Part
 from splitserve.worker.layers.residual import BranchEnd, ResidualSum
 from splitserve.worker.layers.rotary import RotaryEmbedding
+from splitserve.worker.models.latent_attention import LatentAttention
 from splitserve.worker.parallel.shares import scaled
 
 
@@ -116,7 +117,10 @@ def _branch_end(ctx: LayerContext, config: ModelConfig, layer: str, norm: str) -
 
 def _attention(
     ctx: LayerContext, config: ModelConfig, name: str, index: int, rotary: RotaryEmbedding | None
-) -> Attention:
+) -> Attention | LatentAttention:
+    if config.latent is not None:
+        assert rotary is not None, "a latent has a rotary key beside it"
+        return LatentAttention(ctx, config, name, config.attention_scales[index], rotary)
     traits = config.traits.attention
     q_size, kv_size = config.num_heads * config.head_dim, config.num_kv_heads * config.head_dim
     share = ctx.heads(config)

@@ -43,7 +43,9 @@ class LoadedModel(NamedTuple):
     def block_shape(self, block_size: int) -> BlockShape:
         """Return the shape of a KV block of block_size tokens."""
         model = self.model
-        return BlockShape(model.num_layers, model.num_kv_heads, block_size, model.head_dim, self.dtype)
+        pieces = 2 if self.config.latent is None else 1
+        sizes = (model.num_layers, model.num_kv_heads, block_size, model.head_dim)
+        return BlockShape(*sizes, self.dtype, pieces)
 
     @property
     def _embedding_size(self) -> int:

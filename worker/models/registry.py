@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
@@ -11,6 +12,7 @@ import torch
 
 from splitserve.engine_core.checkpoint.config.model_config import ModelConfig
 from splitserve.engine_core.errors import ConfigError
+from splitserve.engine_core.process.logs import log_event
 from splitserve.worker.attention.base import AttentionBackend
 from splitserve.worker.device.base import Device
 from splitserve.worker.device.workspace import Workspace
@@ -24,6 +26,8 @@ from splitserve.worker.ops.quantization import FORMS
 from splitserve.worker.parallel.shares import check_shares, check_stages
 from splitserve.worker.weights.loading import Loader, Progress, load_weights
 from splitserve.worker.weights.tied_head import has_own_head
+
+logger = logging.getLogger(__name__)
 
 
 class Family(NamedTuple):
@@ -62,6 +66,20 @@ def check_sinks(config: ModelConfig, device: Device) -> None:
         raise ConfigError(
             f"--device {device.name} does not support the sinks of {config.architecture}: use --device cpu"
         )
+
+
+def _prediction_layers(config: ModelConfig, prefix: str) -> list[str]:
+    """Return how the names of tensors begin that predict tokens farther ahead, and say so."""
+    end = config.num_layers + config.num_prediction_layers
+    log_event(
+        logger,
+        logging.INFO,
+        "prediction_layers_ignored",
+        path=config.path,
+        layers=list(range(config.num_layers, end)),
+        detail="layers that predict tokens farther ahead are not used",
+    )
+    return [f"{prefix}layers.{i}." for i in range(config.num_layers, end)]
 
 
 def load_model(
@@ -104,6 +122,8 @@ def load_model(
     if config.encoder is not None:
         # A layer for training, which only some heads for labels read.
         ignored += [f"{start}pooler.dense.{part}" for start in ("", prefix) for part in ("weight", "bias")]
+    if config.num_prediction_layers:
+        ignored += _prediction_layers(config, prefix)
     workspace = Workspace(dtype, device.torch_device)
     if mesh.group is not None:
         check_shares(config, mesh.group.size, quantization)

@@ -5,8 +5,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from splitserve.worker._native import load_library
-from splitserve.worker.ops.experts import ExpertOps
+from splitserve.worker.ops.experts import ExpertOps, GroupRule, Routing
 from splitserve.worker.ops.interface import Kernels
+from splitserve.worker.ops.latents import LatentOps
 from splitserve.worker.ops.packed_weight import PackedWeight
 
 if TYPE_CHECKING:
@@ -20,6 +21,9 @@ class CpuOps(Kernels[PackedWeight]):
 
     Args:
         library: a tvm_ffi.Module that exports the kernels.
+
+    Attributes:
+        latents: those of latent attention.
     """
 
     experts: CpuExpertOps
@@ -27,6 +31,7 @@ class CpuOps(Kernels[PackedWeight]):
     def __init__(self, library: Any) -> None:
         super().__init__(library)
         self._library = library
+        self.latents = LatentOps(library)
         self.experts = CpuExpertOps(library)
         self._linear = library.linear
         self._embedding = library.embedding
@@ -168,6 +173,14 @@ class CpuExpertOps(ExpertOps[PackedWeight]):
     def __init__(self, library: Any) -> None:
         super().__init__(library)
         self._linear = library.expert_linear
+        self._grouped_route = library.grouped_route
+
+    def grouped_route(
+        self, routing: Routing, logits: Tensor, rule: GroupRule, bias: Tensor | None = None
+    ) -> None:
+        """See ExpertOps.grouped_route."""
+        adds_up, *numbers = rule
+        self._grouped_route(*routing, logits, adds_up, bias, *numbers)
 
     def linear(
         self, out: Tensor, x: Tensor, weight: PackedWeight, starts: Tensor, bias: Tensor | None = None

@@ -32,6 +32,26 @@ class Routing(NamedTuple):
     starts: Tensor
 
 
+class GroupRule(NamedTuple):
+    """How experts are chosen that are in groups: the best groups first, then the best experts of these.
+
+    Attributes:
+        adds_up: a token's weights are divided by their sum.
+        num_groups: of as many experts each.
+        num_chosen: groups per token; they hold at least K experts.
+        is_sigmoid: an expert's score is the sigmoid of its logit; otherwise those of all are the softmax.
+        counts_two: a group is judged by the sum of its two best scores; otherwise by the best.
+        scaling: multiplies the weights, above 0.
+    """
+
+    adds_up: bool
+    num_groups: int
+    num_chosen: int
+    is_sigmoid: bool
+    counts_two: bool
+    scaling: float
+
+
 class ExpertOps(ABC, Generic[MatrixT_contra]):
     """Choice, products and weighted sum of experts; stateless.
 
@@ -59,6 +79,22 @@ class ExpertOps(ABC, Generic[MatrixT_contra]):
             adds_up: the weights are the softmax of the chosen logits; otherwise of all.
         """
         self._route(*routing, logits, adds_up)
+
+    def grouped_route(
+        self, routing: Routing, logits: Tensor, rule: GroupRule, bias: Tensor | None = None
+    ) -> None:
+        """Choose K experts for each token by their scores, in groups; of equals those of lower numbers.
+
+        Only on a CPU: the attention of models that need it is not computed elsewhere.
+
+        Args:
+            routing: contiguous, overwritten; the weights are the scores of the chosen, the order is that of
+                the choice.
+            logits: float32 [T, E], E at most 1024. A NaN is chosen first, and makes its weight NaN.
+            rule: of the choice and the weights.
+            bias: float32 [E], added to the scores for the choice alone; None for none.
+        """
+        raise AssertionError(f"{type(self).__name__} has no groups of experts")
 
     def spread_rows(self, out: Tensor, x: Tensor, places: Tensor) -> None:
         """Copy each token's row to the places of its slots.

@@ -78,7 +78,8 @@ def check_shares(config: ModelConfig, num_ranks: int, quantization: str) -> None
     if config.experts is not None and config.experts.is_mxfp4:
         _check_groups(num_ranks, {"experts": config.experts.inner_size // num_ranks}, "MXFP4")
     if quantization == "int4":
-        attended = config.num_heads // num_ranks * config.head_dim
+        value_dim = config.head_dim if config.latent is None else config.latent.value_dim
+        attended = config.num_heads // num_ranks * value_dim
         shares = {name: size // num_ranks for name, size in inner.items()}
         _check_groups(num_ranks, {"attention heads": attended, **shares}, "int4")
 

@@ -96,10 +96,12 @@ def _report_unexpected(checkpoint: Checkpoint, plan: WeightPlan, assignments: li
     used = {tensor.name for assignment in assignments for tensor in assignment.source.tensors}
     ignored = plan.ignored_names
     used |= ignored
+    beginnings = tuple(name for name in ignored if name.endswith("."))
     extra = [
         tensor.name
         for tensor in checkpoint
         if tensor.name not in used
+        and not tensor.name.startswith(beginnings)
         and f"{tensor.name.rpartition('.')[0]}.weight" not in ignored
         and not _HARMLESS.search(tensor.name)
     ]

@@ -347,6 +347,8 @@ LinearParams params_of(const ExpertLinearParams& p, int64_t expert) {
   LinearParams own = p.linear;
   const int64_t panels = ceil_div(own.cols, kPanelCols);
   own.weight = panel_of<Format>(own, expert * panels);
+  own.x = static_cast<const typename Format::X*>(own.x) + expert * p.x_expert_stride;
+  own.out = static_cast<char*>(own.out) + expert * p.out_expert_stride * dtype_bytes(own.out_dtype);
   if (own.scales != nullptr) own.scales += expert * own.cols;
   if (own.bias != nullptr) own.bias = static_cast<const typename Format::X*>(own.bias) + expert * own.cols;
   return own;
@@ -359,20 +361,21 @@ void run_experts(const ExpertLinearParams& p) {
   int64_t firsts[kMaxExperts + 1];  // first task of each expert
   firsts[0] = 0;
   for (int64_t expert = 0; expert < p.experts; ++expert) {
-    const RowBlocks<Format> blocks(p.linear, p.starts[expert], p.starts[expert + 1]);
+    const RowBlocks<Format> blocks(p.linear, p.first_row(expert), p.end_row(expert));
     firsts[expert + 1] = firsts[expert] + blocks.num_tasks();
   }
   const auto expert_of = [&](int64_t task, int64_t expert) {
     while (firsts[expert + 1] <= task) ++expert;
     return expert;
   };
-  const int64_t tasks = firsts[p.experts], work = p.linear.rows * p.linear.cols * p.linear.depth;
+  const int64_t passes = p.starts == nullptr ? p.experts : 1;
+  const int64_t tasks = firsts[p.experts], work = passes * p.linear.rows * p.linear.cols * p.linear.depth;
   parallel_for(tasks, work, [&](int64_t begin, int64_t end) {
     BlockRows<Format> rows;
     for (int64_t task = begin, expert = 0; task < end;) {
       expert = expert_of(task, expert);
       const LinearParams own = params_of<Format>(p, expert);
-      const RowBlocks<Format> blocks(own, p.starts[expert], p.starts[expert + 1]);
+      const RowBlocks<Format> blocks(own, p.first_row(expert), p.end_row(expert));
       for (; task < end && task < firsts[expert + 1]; ++task) {
         const int64_t after = task_after(task, begin, end), next = after < tasks ? after : task;
         const int64_t next_expert = expert_of(next, expert);

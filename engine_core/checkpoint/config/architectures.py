@@ -19,7 +19,6 @@ from splitserve.engine_core.checkpoint.config.families.cohere import read_cohere
 from splitserve.engine_core.checkpoint.config.families.gemma import read_gemma2, read_gemma3
 from splitserve.engine_core.checkpoint.config.families.glm import read_glm, read_glm4
 from splitserve.engine_core.checkpoint.config.families.gpt2 import read_gpt2
-from splitserve.engine_core.checkpoint.config.families.gpt_oss import read_gpt_oss
 from splitserve.engine_core.checkpoint.config.families.granite import read_granite, read_granite_moe
 from splitserve.engine_core.checkpoint.config.families.llama import read_llama
 from splitserve.engine_core.checkpoint.config.families.mistral import read_mistral, read_mixtral
@@ -33,6 +32,11 @@ from splitserve.engine_core.checkpoint.config.families.qwen import (
 )
 from splitserve.engine_core.checkpoint.config.families.seed_oss import read_seed_oss
 from splitserve.engine_core.checkpoint.config.families.smollm3 import read_smollm3
+from splitserve.engine_core.checkpoint.config.families.sparse.deepseek import (
+    read_deepseek_v2,
+    read_deepseek_v3,
+)
+from splitserve.engine_core.checkpoint.config.families.sparse.gpt_oss import read_gpt_oss
 from splitserve.engine_core.checkpoint.config.families.starcoder2 import read_starcoder2
 from splitserve.engine_core.checkpoint.config.fields import Fields
 from splitserve.engine_core.checkpoint.config.model_config import ModelConfig
@@ -50,11 +54,13 @@ class Architecture(NamedTuple):
             choose a model by its type would run a different one with these weights.
         read: function of directory, architecture and fields that returns the config.
         may_be_quantized: read() deals with quantization_config.
+        other_types: values of model_type that mean the same model.
     """
 
     model_type: str
     read: Callable[[Path, str, Fields], ModelConfig]
     may_be_quantized: bool = False
+    other_types: tuple[str, ...] = ()
 
 
 class Classifies(NamedTuple):
@@ -77,6 +83,8 @@ ARCHITECTURES = {
     "BertModel": Architecture("bert", read_bert),
     "CohereForCausalLM": Architecture("cohere", read_cohere),
     "Cohere2ForCausalLM": Architecture("cohere2", read_cohere2),
+    "DeepseekV2ForCausalLM": Architecture("deepseek_v2", read_deepseek_v2),
+    "DeepseekV3ForCausalLM": Architecture("deepseek_v3", read_deepseek_v3, other_types=("kimi_k2",)),
     "Gemma2ForCausalLM": Architecture("gemma2", read_gemma2),
     "Gemma3ForCausalLM": Architecture("gemma3_text", read_gemma3),
     "GlmForCausalLM": Architecture("glm", read_glm),
@@ -206,7 +214,7 @@ def _architecture(config: Fields, model_impl: str) -> tuple[str, Architecture]:
         for name in names:
             found = _find(name)
             if found is not None:
-                _check_model_type(config, name, found.model_type)
+                _check_model_type(config, name, (found.model_type, *found.other_types))
                 return name, found
     if model_impl != "native":
         for name in filter(is_causal_name, names):
@@ -220,7 +228,8 @@ def _architecture(config: Fields, model_impl: str) -> tuple[str, Architecture]:
     raise ModelLoadError(f"{error}; {known}{others}")
 
 
-def _check_model_type(config: Fields, architecture: str, expected: str) -> None:
-    found = config.text("model_type", expected)
-    if found != expected:
-        raise config.error("model_type", f"must be {expected!r} for {architecture}, got {found!r}")
+def _check_model_type(config: Fields, architecture: str, expected: tuple[str, ...]) -> None:
+    found = config.text("model_type", expected[0])
+    if found not in expected:
+        wanted = " or ".join(map(repr, expected))
+        raise config.error("model_type", f"must be {wanted} for {architecture}, got {found!r}")

@@ -32,6 +32,8 @@ class Defaults(NamedTuple):
         windows: function of the fields and the number of layers that returns the window of each layer.
         num_kv_heads: default of num_key_value_heads; 0, like null, means the number of query heads.
         head_dim: default of the field; 0, like null, means hidden_size divided by the number of heads.
+        turned_dim: elements of a head that turn where no field of these names says so; heads have the size
+            of the cached ones then, which the family fills in, and there is one KV head.
         theta: default of rope_theta.
         rotary_share: default of partial_rotary_factor; 0 if whole heads turn.
         rope: reads the rotary parameters.
@@ -44,6 +46,7 @@ class Defaults(NamedTuple):
     windows: Callable[[Fields, int], tuple[int, ...]]
     num_kv_heads: int = 0
     head_dim: int = 0
+    turned_dim: int = 0
     theta: float = 10000.0
     rotary_share: float = 0.0
     rope: Callable[[Fields, RopeShape], RopeConfig] = read_rope_config
@@ -73,7 +76,7 @@ def read_decoder(
     num_layers = config.integer("num_hidden_layers", 1, MAX_LAYERS)
     num_heads = config.integer("num_attention_heads", 1, MAX_HEADS)
     max_positions = config.integer("max_position_embeddings", 1, MAX_LEN, defaults.max_positions)
-    head_dim = _head_dim(config, hidden_size, num_heads, defaults.head_dim)
+    head_dim = defaults.turned_dim or _head_dim(config, hidden_size, num_heads, defaults.head_dim)
     rope = defaults.rope(config, RopeShape(head_dim, max_positions, defaults.theta, defaults.rotary_share))
     return ModelConfig(
         path=str(path),
@@ -85,7 +88,7 @@ def read_decoder(
         intermediate_size=config.integer("intermediate_size", 1, MAX_WIDTH),
         num_layers=num_layers,
         num_heads=num_heads,
-        num_kv_heads=_num_kv_heads(config, num_heads, defaults.num_kv_heads),
+        num_kv_heads=1 if defaults.turned_dim else _num_kv_heads(config, num_heads, defaults.num_kv_heads),
         head_dim=head_dim,
         max_position_embeddings=max_positions,
         max_model_len=_extended_len(config, rope, max_positions),

@@ -20,12 +20,12 @@ class ExpertFields(NamedTuple):
     Attributes:
         num_experts: names of the number of experts, of which the first that is there counts.
         inner_size: of an expert's inner width.
-        default_chosen: default of num_experts_per_tok.
+        default_chosen: default of num_experts_per_tok; None: it is required.
     """
 
     num_experts: tuple[str, ...]
     inner_size: str
-    default_chosen: int
+    default_chosen: int | None
 
 
 def with_experts(

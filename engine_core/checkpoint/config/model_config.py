@@ -23,6 +23,26 @@ class ClampedSwiglu(msgspec.Struct, frozen=True, kw_only=True):
     limit: float
 
 
+class ExpertGroups(msgspec.Struct, frozen=True, kw_only=True):
+    """A choice of experts in which the best groups come first, then the best experts of these.
+
+    Attributes:
+        num_groups: of as many experts each.
+        num_chosen: groups that a token's experts are chosen from.
+        is_sigmoid: experts are judged by the sigmoids of their logits, not by the softmax.
+        counts_two: a group is judged by the sum of its two best experts, not by the best one.
+        has_bias: the checkpoint has a number per expert that is added for the choice, not to the weights.
+        scaling: the weights are multiplied with it.
+    """
+
+    num_groups: int = 1
+    num_chosen: int = 1
+    is_sigmoid: bool = False
+    counts_two: bool = False
+    has_bias: bool = False
+    scaling: float = 1.0
+
+
 class ExpertConfig(msgspec.Struct, frozen=True, kw_only=True):
     """The layers in which a router chooses a few of many MLPs for each token.
 
@@ -34,6 +54,8 @@ class ExpertConfig(msgspec.Struct, frozen=True, kw_only=True):
         adds_up: the weights of a token's chosen experts are divided by their sum, which is the softmax of
             their logits alone; otherwise they are those of the softmax over all experts.
         swiglu: the experts' activation; None for the MLP's.
+        groups: how they are chosen, and what becomes of their weights; None: the largest logits win, and the
+            weights are those of the softmax.
         is_mxfp4: the checkpoint holds their matrices in MXFP4, with which they are multiplied.
         is_sparse: per layer, whether it has experts; others have an MLP.
     """
@@ -44,8 +66,39 @@ class ExpertConfig(msgspec.Struct, frozen=True, kw_only=True):
     shared_size: int = 0
     adds_up: bool = True
     swiglu: ClampedSwiglu | None = None
+    groups: ExpertGroups | None = None
     is_mxfp4: bool = False
     is_sparse: tuple[bool, ...] = ()
+
+
+class LatentConfig(msgspec.Struct, frozen=True, kw_only=True):
+    """Attention in which all heads' keys and values are made of one latent per token, and a rotary key.
+
+    Attributes:
+        query_rank: inner width of the queries' projection; 0: it is one matrix.
+        size: of the latent.
+        rotary_dim: of the rotary key, and of the end of each query that it is multiplied with.
+        plain_dim: of the rest of a query, and of the keys that belong to it.
+        value_dim: of a head's value.
+        norm_eps: epsilon of the norms of the latent and of the inner queries.
+    """
+
+    query_rank: int
+    size: int
+    rotary_dim: int
+    plain_dim: int
+    value_dim: int
+    norm_eps: float
+
+    @property
+    def cached_size(self) -> int:
+        """Elements that the cache holds of a token in each layer."""
+        return self.size + self.rotary_dim
+
+    @property
+    def query_dim(self) -> int:
+        """Elements of a query."""
+        return self.plain_dim + self.rotary_dim
 
 
 class ModelConfig(msgspec.Struct, frozen=True, kw_only=True):
@@ -60,7 +113,8 @@ class ModelConfig(msgspec.Struct, frozen=True, kw_only=True):
             weights.
         vocab_size: rows of the embedding.
         hidden_size, intermediate_size: widths of the residual stream and of the MLP.
-        num_layers, num_heads, num_kv_heads, head_dim: num_heads is a multiple of num_kv_heads.
+        num_layers, num_heads, num_kv_heads, head_dim: num_heads is a multiple of num_kv_heads; with a latent
+            there is one KV head, and head_dim is its cached_size.
         max_position_embeddings: positions the checkpoint was made for.
         max_model_len: longest sequence served, in tokens; rotary tables have this many rows.
         norm_eps: epsilon of every norm.
@@ -70,11 +124,14 @@ class ModelConfig(msgspec.Struct, frozen=True, kw_only=True):
         sliding_windows: per layer, how many tokens a query sees, including itself; 0 for all.
         attention_scales: per layer, the factor of the dot product of query and key.
         ropes: per layer, its rotary embedding, None for a layer without; () for learned positions.
+        latent: of its attention, None for one with keys and values of each KV head.
         experts: of the sparse layers, None if there are none.
         traits: what else distinguishes the layers of the shared decoder.
         encoder: what distinguishes those of an encoder, whose tokens see those behind them; None for a
             decoder.
         classifier: a head that gives labels numbers, in the place of one for text; None if it has none.
+        num_prediction_layers: layers behind the last one that a checkpoint may hold, which predict tokens
+            farther ahead and are not used.
         quantization: how its matrices are stored; None if they are not quantized.
         has_custom_code: config.json names Python code of the checkpoint's, which is never executed.
     """
@@ -99,10 +156,12 @@ class ModelConfig(msgspec.Struct, frozen=True, kw_only=True):
     sliding_windows: tuple[int, ...]
     attention_scales: tuple[float, ...]
     ropes: tuple[RopeConfig | None, ...] = ()
+    latent: LatentConfig | None = None
     experts: ExpertConfig | None = None
     traits: DecoderTraits = DecoderTraits()
     encoder: EncoderTraits | None = None
     classifier: Classifier | None = None
+    num_prediction_layers: int = 0
     quantization: Quantization | None = None
     has_custom_code: bool = False
 

@@ -55,7 +55,8 @@ class Driver:
             has_head=has_head,
         )
         model = self.model
-        shape = BlockShape(model.num_layers, model.num_kv_heads, BLOCK_SIZE, model.head_dim, dtype)
+        pieces = 2 if self.config.latent is None else 1
+        shape = BlockShape(model.num_layers, model.num_kv_heads, BLOCK_SIZE, model.head_dim, dtype, pieces)
         self._caches = layer_caches(backend.allocate(shape, NUM_BLOCKS))
         self._free = random.Random(7).sample(range(NUM_BLOCKS), NUM_BLOCKS)
 

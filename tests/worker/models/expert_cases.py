@@ -69,7 +69,54 @@ GRANITE_MOE = {
     "granitemoeshared": CheckpointSpec("granitemoeshared", _MULTIPLIERS),
     "granitemoeshared-none": CheckpointSpec("granitemoeshared", {"shared_intermediate_size": 0}),
 }
+_DEEPSEEK_YARN = {
+    "rope_type": "yarn",
+    "rope_theta": 10000.0,
+    "factor": 4.0,
+    "original_max_position_embeddings": 128,
+    "mscale": 0.7,
+    "mscale_all_dim": 0.9,
+}
+DEEPSEEK = {
+    "deepseekv2": CheckpointSpec("deepseekv2", {"routed_scaling_factor": 1.5}),
+    "deepseekv2-groups-yarn": CheckpointSpec(
+        "deepseekv2",
+        {
+            "q_lora_rank": 40,
+            "topk_method": "group_limited_greedy",
+            "n_group": 4,
+            "topk_group": 2,
+            "n_shared_experts": 1,
+            "rope_parameters": _DEEPSEEK_YARN,
+        },
+    ),
+    "deepseekv2-dense-tied": CheckpointSpec(
+        "deepseekv2", {"first_k_dense_replace": 2, "tie_word_embeddings": True}
+    ),
+    "deepseekv3": CheckpointSpec("deepseekv3", {"rope_parameters": _DEEPSEEK_YARN}),
+    "deepseekv3-one-group": CheckpointSpec(
+        "deepseekv3",
+        {
+            "q_lora_rank": None,
+            "n_group": 1,
+            "topk_group": 1,
+            "norm_topk_prob": False,
+            "rope_interleave": False,
+            "first_k_dense_replace": 0,
+        },
+    ),
+}
 
-EXPERT_CASES = {**MIXTRAL, **QWEN_MOE, **OLMOE, **GPT_OSS, **GRANITE_MOE}
+EXPERT_CASES = {**MIXTRAL, **QWEN_MOE, **OLMOE, **GPT_OSS, **GRANITE_MOE, **DEEPSEEK}
 # One per architecture.
-MAIN_EXPERT_CASES = ["mixtral", "qwen2moe", "qwen3moe", "olmoe", "gptoss", "granitemoe", "granitemoeshared"]
+MAIN_EXPERT_CASES = [
+    "mixtral",
+    "qwen2moe",
+    "qwen3moe",
+    "olmoe",
+    "gptoss",
+    "granitemoe",
+    "granitemoeshared",
+    "deepseekv2",
+    "deepseekv3",
+]

@@ -31,6 +31,7 @@ CASES: dict[str, tuple[CheckpointSpec, int, int]] = {
     "qwen3": (CheckpointSpec("qwen3", _THREE), 1, 2),
     "olmo2": (CheckpointSpec("olmo2", _THREE), 1, 2),
     "qwen3moe": (CheckpointSpec("qwen3moe", {**_THREE, "mlp_only_layers": [1]}), 1, 2),
+    "deepseekv2-2x2": (CheckpointSpec("deepseekv2", {**_THREE, "num_key_value_heads": 8}), 2, 2),
     "granitemoeshared-2x2": (CheckpointSpec("granitemoeshared", _THREE), 2, 2),
     "gpt2-tied": (CheckpointSpec("gpt2", {"n_embd": 64, "n_head": 8, "n_layer": 3}), 1, 2),
     "llama-tied-2x2": (CheckpointSpec("llama", {**_THREE, "tie_word_embeddings": True}), 2, 2),

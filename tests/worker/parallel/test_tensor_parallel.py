@@ -48,6 +48,7 @@ CASES: dict[str, CheckpointSpec] = {
     "qwen3moe": CheckpointSpec("qwen3moe", GQA),
     "gptoss": CheckpointSpec("gptoss", GQA),
     "granitemoeshared": CheckpointSpec("granitemoeshared", {**GQA, "residual_multiplier": 0.5}),
+    "deepseekv3": CheckpointSpec("deepseekv3", {**GQA, "num_key_value_heads": 8}),
     "gpt2-tied": CheckpointSpec("gpt2", {"n_embd": 64, "n_head": 8, "n_inner": 72}),
     "gpt2-untied": CheckpointSpec("gpt2", {"n_embd": 64, "n_head": 4, "tie_word_embeddings": False}),
 }

@@ -129,11 +129,15 @@ def test_fused_projections_may_be_quantized(checkpoints: CheckpointCache, tmp_pa
     assert Driver(tmp_path / "quantized").greedy(PROMPT, 12) == expected
 
 
-@pytest.mark.parametrize("name", ["gptq", "awq", "deepseek"])
+@pytest.mark.parametrize(
+    ("architecture", "name"),
+    [("qwen3moe", "gptq"), ("qwen3moe", "awq"), ("qwen3moe", "deepseek"), ("deepseekv3", "deepseek")],
+)
 def test_experts_with_tensors_of_their_own_may_be_quantized(
-    name: str, checkpoints: CheckpointCache, tmp_path: Path
+    architecture: str, name: str, checkpoints: CheckpointCache, tmp_path: Path
 ) -> None:
-    source = checkpoints.get(CheckpointSpec("qwen3moe"))
+    """Of DeepSeek also the matrices of latents, which are used the other way round."""
+    source = checkpoints.get(CheckpointSpec(architecture))
     write_quantized(source, CASES[name], tmp_path / "quantized", tmp_path / "plain")
     names = load_file(tmp_path / "quantized" / SINGLE)
     stored = (".experts.0.up_proj.qweight", ".experts.0.up_proj.weight_scale_inv")

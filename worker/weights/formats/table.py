@@ -68,7 +68,7 @@ class WeightFormats:
         places = Places(self._checkpoint, module, self._prefix, (part.shape[0], part.shape[1]))
         if not _is_there(places, scheme):
             return None
-        if part.transposed:
+        if part.transposed and not part.is_absorbed:
             raise places.error(
                 "is quantized, which is not supported in an architecture that stores it turned"
             )
