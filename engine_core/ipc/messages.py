@@ -102,6 +102,7 @@ class CallKind(enum.IntEnum):
     """All the utility calls there are."""
 
     EXPLAIN_REQUESTS = 0
+    RESET_PREFIX_CACHE = 1
 
 
 class Call(Wire, frozen=True, tag=4):
@@ -358,12 +359,14 @@ class CallResult(Wire, frozen=True, tag=7):
 
     Attributes:
         requests: response to EXPLAIN_REQUESTS, the oldest first, at most 100.
+        num_blocks: response to RESET_PREFIX_CACHE: how many KV blocks held a cached prefix.
     """
 
     call_id: int
     ok: bool
     message: str = ""
     requests: list[RequestInfo] = []
+    num_blocks: int = 0
 
 
 class HandOver(Wire, frozen=True, tag=8):

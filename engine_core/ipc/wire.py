@@ -19,7 +19,7 @@ from typing import Literal
 
 import msgspec
 
-PROTOCOL_VERSION = 7
+PROTOCOL_VERSION = 8
 
 
 Task = Literal["generate", "embed", "score", "classify"]

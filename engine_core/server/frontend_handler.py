@@ -200,7 +200,10 @@ class FrontendHandler:
             match call.kind:
                 case CallKind.EXPLAIN_REQUESTS:
                     requests = self._engine.explain(call.request_ids[:MAX_CALL_IDS], call.tenant)
-            result = CallResult(call.call_id, ok=True, requests=requests)
+                    result = CallResult(call.call_id, ok=True, requests=requests)
+                case CallKind.RESET_PREFIX_CACHE:
+                    num_blocks = self._engine.reset_prefix_cache()
+                    result = CallResult(call.call_id, ok=True, num_blocks=num_blocks)
         self.post(identity, result)
 
     def stats(self) -> EngineStats:

@@ -13,6 +13,7 @@ import zmq
 
 from splitserve.engine_core.errors import EngineUnavailableError, InvalidRequestError
 from splitserve.engine_core.ipc.curve import load_client_keys
+from splitserve.engine_core.ipc.messages import CallKind
 from splitserve.engine_core.process.version import software_version
 from splitserve.frontend.engines.assets_cache import AssetsCache
 from splitserve.frontend.engines.connection.calls import SHUTTING_DOWN
@@ -222,9 +223,7 @@ class EnginePool:
         Raises:
             EngineUnavailableError: no engine is ready, or none replied in time.
         """
-        serving = [replica for replica in self._replicas if replica.served]
-        if not serving:
-            raise self._readiness.nothing_ready()
+        serving = self._served()
         answered = await asyncio.gather(*(replica.answers(timeout_s) for replica in serving))
         alive = [replica.status() for replica, ok in zip(serving, answered, strict=True) if ok]
         if not alive:
@@ -252,10 +251,27 @@ class EnginePool:
         Raises:
             EngineUnavailableError: no engine is ready.
         """
+        replicas = self._served()
+        return await asyncio.gather(*(each.explain(request_ids, tenant, timeout_s) for each in replicas))
+
+    async def reset_prefix_cache(self, timeout_s: float) -> int:
+        """Let every ready engine forget its cached prefixes; return how many blocks held one.
+
+        Raises:
+            EngineUnavailableError: no engine is ready, or one did not do so within timeout_s seconds.
+        """
+        kind = CallKind.RESET_PREFIX_CACHE
+        results = await asyncio.gather(*(each.client.call(kind, timeout_s) for each in self._served()))
+        for refused in (result for result in results if not result.ok):
+            raise EngineUnavailableError(refused.message)
+        return sum(result.num_blocks for result in results)
+
+    def _served(self) -> list[EngineReplica]:
+        """Return the engines that are ready, at least one."""
         serving = [replica for replica in self._replicas if replica.served]
         if not serving:
             raise self._readiness.nothing_ready()
-        return await asyncio.gather(*(replica.explain(request_ids, tenant, timeout_s) for replica in serving))
+        return serving
 
     def _note_change(self) -> None:
         # Requests that are displaced go on before new ones are let in.

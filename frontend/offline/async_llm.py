@@ -158,6 +158,16 @@ class AsyncLLM:
         for each in [request_id] if isinstance(request_id, str) else request_id:
             self._streams.abort(each)
 
+    async def reset_prefix_cache(self) -> bool:
+        """Let nobody find any prefix in the cache that is there now; what runs goes on. Always True.
+
+        Raises:
+            SplitServeError: the engine failed, or does not answer.
+        """
+        runner = self._started().runner
+        await asyncio.wrap_future(runner.submit(runner.reset_prefix_cache()))
+        return True
+
     def get_tokenizer(self) -> Tokenizer:
         """Return the model's tokenizer."""
         return self._started().served.assets.tokenizer

@@ -252,6 +252,16 @@ class LLM:
         """
         return self._model.pool(use_tqdm, priority, tokenization_kwargs).encode(prompts, pooling_task)
 
+    def reset_prefix_cache(self) -> bool:
+        """Let nobody find any prefix in the cache that is there now; what runs goes on. Always True.
+
+        Raises:
+            SplitServeError: the engine failed, or does not answer.
+        """
+        self._model.check_open()
+        self._model.runner.run(self._model.runner.reset_prefix_cache())
+        return True
+
     def get_tokenizer(self) -> Tokenizer:
         """Return the model's tokenizer."""
         return self._served.assets.tokenizer

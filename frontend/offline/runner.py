@@ -36,6 +36,8 @@ J = TypeVar("J")
 _POLL_S = 0.1
 _READY_POLL_S = 0.2
 _LAST_WORDS_S = 2.0
+# Answered between two steps, which may be long ones.
+_CALL_TIMEOUT_S = 60.0
 
 
 def _do_nothing() -> None:
@@ -118,6 +120,18 @@ class OfflineRunner:
             async with contextlib.aclosing(self._pool.generate("", request)) as deltas:
                 async for delta in deltas:
                     yield delta
+        except EngineUnavailableError as error:
+            raise self._failure or error from None
+
+    async def reset_prefix_cache(self) -> None:
+        """Let the engine forget its cached prefixes.
+
+        Raises:
+            SplitServeError: the engine ended, or does not answer.
+        """
+        assert self._pool is not None
+        try:
+            await self._pool.reset_prefix_cache(_CALL_TIMEOUT_S)
         except EngineUnavailableError as error:
             raise self._failure or error from None
 

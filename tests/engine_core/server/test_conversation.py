@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import tempfile
 
+import msgspec
 import zmq
 from zmq.utils.monitor import recv_monitor_message
 
@@ -117,7 +118,9 @@ def test_utility_calls_are_answered(engine: Engine) -> None:
     client = engine.joined()
     for kind in CallKind:
         client.send(Call(call_id=40 + kind, kind=kind))
-        assert client.wait_for(CallResult) == CallResult(call_id=40 + kind, ok=True)
+        result = client.wait_for(CallResult)
+        # How many blocks were cached depends on the tests before.
+        assert msgspec.structs.replace(result, num_blocks=0) == CallResult(call_id=40 + kind, ok=True)
 
 
 def test_another_protocol_version_is_refused_with_both_versions(engine: Engine) -> None:

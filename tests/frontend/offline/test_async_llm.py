@@ -92,6 +92,14 @@ async def test_a_stream_that_is_left_frees_its_id_and_its_place(async_llm: Async
         await stream.aclose()
 
 
+async def test_the_prefix_cache_can_be_reset(async_llm: AsyncLLM) -> None:
+    prompt = "the quick brown fox jumps over the lazy dog " * 8
+    await all_of(async_llm, prompt)
+    assert (await all_of(async_llm, prompt))[-1].num_cached_tokens > 0
+    assert await async_llm.reset_prefix_cache()
+    assert (await all_of(async_llm, prompt))[-1].num_cached_tokens == 0
+
+
 async def test_a_wrong_request_fails_alone(async_llm: AsyncLLM) -> None:
     with pytest.raises(InvalidRequestError, match="one at a time, got 2"):
         async_llm.generate(["a", "b"], PARAMS)  # type: ignore[arg-type]

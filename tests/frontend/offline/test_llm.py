@@ -496,3 +496,11 @@ def test_importing_the_package_imports_nothing_heavy() -> None:
 def test_an_unavailable_engine_is_not_waited_for_for_ever(model: Path) -> None:
     with pytest.raises(EngineUnavailableError, match="no engine is ready"):
         LLM(str(model), executor="simulated", use_tqdm=False, startup_timeout_s=0.0, max_num_seqs=3)
+
+
+def test_the_prefix_cache_can_be_reset(llm: LLM) -> None:
+    prompt = "one two three four five six seven " * 10
+    llm.generate(prompt, GREEDY, use_tqdm=False)
+    assert llm.generate(prompt, GREEDY, use_tqdm=False)[0].num_cached_tokens > 0
+    assert llm.reset_prefix_cache()
+    assert llm.generate(prompt, GREEDY, use_tqdm=False)[0].num_cached_tokens == 0
