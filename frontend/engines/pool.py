@@ -13,7 +13,6 @@ import zmq
 
 from splitserve.engine_core.errors import EngineUnavailableError, InvalidRequestError
 from splitserve.engine_core.ipc.curve import load_client_keys
-from splitserve.engine_core.ipc.messages import CallKind
 from splitserve.engine_core.process.version import software_version
 from splitserve.frontend.engines.assets_cache import AssetsCache
 from splitserve.frontend.engines.connection.calls import SHUTTING_DOWN
@@ -215,10 +214,7 @@ class EnginePool:
         return [replica.status() for replica in self._replicas]
 
     async def ping(self, timeout_s: float) -> list[EngineStatus]:
-        """Ping each ready engine through its busy loop and wait for all replies.
-
-        Returns:
-            The status of the engines that replied, at least one.
+        """Ping each ready engine through its busy loop; return the status of those that reply, at least one.
 
         Raises:
             EngineUnavailableError: no engine is ready, or none replied in time.
@@ -260,18 +256,13 @@ class EnginePool:
         Raises:
             EngineUnavailableError: no engine is ready, or one did not do so within timeout_s seconds.
         """
-        kind = CallKind.RESET_PREFIX_CACHE
-        results = await asyncio.gather(*(each.client.call(kind, timeout_s) for each in self._served()))
-        for refused in (result for result in results if not result.ok):
-            raise EngineUnavailableError(refused.message)
-        return sum(result.num_blocks for result in results)
+        return sum(await asyncio.gather(*(each.reset_prefix_cache(timeout_s) for each in self._served())))
 
     def _served(self) -> list[EngineReplica]:
         """Return the engines that are ready, at least one."""
-        serving = [replica for replica in self._replicas if replica.served]
-        if not serving:
-            raise self._readiness.nothing_ready()
-        return serving
+        if serving := [replica for replica in self._replicas if replica.served]:
+            return serving
+        raise self._readiness.nothing_ready()
 
     def _note_change(self) -> None:
         # Requests that are displaced go on before new ones are let in.

@@ -222,7 +222,11 @@ class EngineReplica:
             result = await self.client.call(CallKind.EXPLAIN_REQUESTS, timeout_s, request_ids, tenant)
         except EngineUnavailableError:
             return Explanation(address, False)
-        return Explanation(address, result.ok, result.requests)
+        return Explanation(address, True, result.requests)
+
+    async def reset_prefix_cache(self, timeout_s: float) -> int:
+        """Let the engine forget cached prefixes; return how many blocks held one. As call()."""
+        return (await self.client.call(CallKind.RESET_PREFIX_CACHE, timeout_s)).num_blocks
 
     async def close(self) -> None:
         """Abort the open sequences and disconnect."""

@@ -157,10 +157,12 @@ class EngineClient:
         """Make a utility call; request ids and tenant are for EXPLAIN_REQUESTS.
 
         Raises:
-            EngineUnavailableError: no reply in time.
+            EngineUnavailableError: no reply in time, or the engine is not ready for calls.
         """
         answer = await self._ask(lambda: self.session.call(kind, request_ids, tenant), timeout_s)
         assert isinstance(answer, CallResult)
+        if not answer.ok:
+            raise EngineUnavailableError(answer.message)
         return answer
 
     def on_connected(self, now_s: float) -> None:

@@ -47,8 +47,8 @@ async def test_a_stream_grows_to_what_llm_generates(async_llm: AsyncLLM, llm: LL
 
 async def test_a_chat_is_rendered_as_by_llm(async_llm: AsyncLLM, llm: LLM) -> None:
     messages = [{"role": "user", "content": "hi"}]
-    outputs = [output async for output in async_llm.chat(messages, PARAMS)]  # type: ignore[arg-type]
-    whole = llm.chat(messages, PARAMS, use_tqdm=False)[0]  # type: ignore[arg-type]
+    outputs = [output async for output in async_llm.chat(messages, PARAMS)]
+    whole = llm.chat(messages, PARAMS, use_tqdm=False)[0]
     assert outputs[-1].prompt == whole.prompt
     assert outputs[-1].outputs == whole.outputs
 
@@ -102,7 +102,7 @@ async def test_the_prefix_cache_can_be_reset(async_llm: AsyncLLM) -> None:
 
 async def test_a_wrong_request_fails_alone(async_llm: AsyncLLM) -> None:
     with pytest.raises(InvalidRequestError, match="one at a time, got 2"):
-        async_llm.generate(["a", "b"], PARAMS)  # type: ignore[arg-type]
+        async_llm.generate(["a", "b"], PARAMS)  # type: ignore[list-item]
     with pytest.raises(TypeError, match="no argument 'sampling_param'"):
         async_llm.generate("a", sampling_param=PARAMS)  # type: ignore[call-arg]
     with pytest.raises(InvalidRequestError):
