@@ -36,7 +36,8 @@ class OwnServer:
         words = [] if model in ("", DEMO_NAME) else [model]
         self._command = [
             *python_module("splitserve.engine_core.launcher.cli"),
-            *("serve", *words, f"--uds={self._path}", *shlex.split(flags)),
+            # Whoever asked for an answer is told what is wrong, not how the server fares.
+            *("serve", *words, f"--uds={self._path}", "--log-level=warning", *shlex.split(flags)),
         ]
         self._child: Child | None = None
         self._reader: threading.Thread | None = None
