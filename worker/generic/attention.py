@@ -14,6 +14,7 @@ from transformers import AttentionInterface, AttentionMaskInterface
 
 from splitserve.worker.attention.base import AttentionBackend, Scores
 from splitserve.worker.attention.metadata import AttentionMetadata
+from splitserve.worker.generic.tracing import Launcher
 from splitserve.worker.kv_cache.layout import KVCache
 
 # What modules hand down to the attention of any kind, and what has no meaning for this one.
@@ -114,10 +115,12 @@ class StepAttention:
     Args:
         backend: writes and reads the KV cache.
         layers: what each call computes.
+        launch: runs kernels.
     """
 
-    def __init__(self, backend: AttentionBackend, layers: list[LayerAttention]) -> None:
+    def __init__(self, backend: AttentionBackend, layers: list[LayerAttention], launch: Launcher) -> None:
         self._backend = backend
+        self._launch = launch
         self._scores = [layer.scores for layer in layers]
         self._meta: AttentionMetadata | None = None
         self._calls: Iterator[tuple[KVCache, Scores]] = iter(())
@@ -138,13 +141,14 @@ class StepAttention:
     ) -> tuple[torch.Tensor, None]:
         """Attend with query [1, Hq, T, D], key and value [1, Hkv, T, D]; return [1, T, Hq, D]."""
         assert self._meta is not None, "no step has begun"
+        meta = self._meta
         kv_cache, scores = next(self._calls)
         # Tensors of a step have the dtype of the cache; some modules rotate in float32.
         q, k, v = (part[0].transpose(0, 1).to(kv_cache.k.dtype) for part in (query, key, value))
         # Queries are not changed without a rotation.
-        self._backend.write(q, k, v, kv_cache, self._meta, None)
+        self._launch(lambda q, k, v: self._backend.write(q, k, v, kv_cache, meta, None), q, k, v)
         out = torch.empty_like(q, memory_format=torch.contiguous_format)
-        self._backend.attend(out, q, kv_cache, self._meta, scores)
+        self._launch(lambda out, q: self._backend.attend(out, q, kv_cache, meta, scores), out, q)
         return out.unsqueeze(0).to(query.dtype), None
 
 

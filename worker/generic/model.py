@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from contextlib import nullcontext
+from functools import partial
 from pathlib import Path
 
 import torch
@@ -20,13 +22,19 @@ from splitserve.worker.generic.attention import (
     UnsupportedAttentionError,
 )
 from splitserve.worker.generic.names import CheckpointNames
+from splitserve.worker.generic.native_ops import LargeOperations
+from splitserve.worker.generic.recorded_step import record
 from splitserve.worker.generic.replacement import Replacement
 from splitserve.worker.generic.skeleton import compute_buffers, make_skeleton, refusal
+from splitserve.worker.generic.tracing import Launcher, StepTrace
 from splitserve.worker.kv_cache.layout import KVCache
 from splitserve.worker.layers.context import LayerContext
+from splitserve.worker.ops.decode import Recording
 from splitserve.worker.weights.tied_head import has_own_head
 
 _TRIAL_TOKENS = 4
+# Their operations between the kernels take longer than looking for those that are worth all threads.
+_MANY_ROWS = 64
 _numbers = itertools.count()
 
 
@@ -40,13 +48,14 @@ class TransformersModel:
     Attributes:
         base: the library's model without its head.
         hook: the attention that its layers call.
+        has_logits: it has an output head.
 
     Raises:
         ModelLoadError: the library does not know it, or one of its layers asks for what is not computed here.
         ConfigError: more than one rank, or a device other than the CPU.
     """
 
-    is_recordable = False
+    is_recordable = True
 
     def __init__(self, ctx: LayerContext, config: ModelConfig) -> None:
         _check_placement(ctx, config)
@@ -59,16 +68,18 @@ class TransformersModel:
         model = make_skeleton(config, dtype, name)
         # The base model's own checkpoints omit its name, and tied heads may be there all the same.
         ctx.plan.optional_prefix = f"{model.base_model_prefix}."
-        replacement = Replacement(ctx, model, CheckpointNames(config, model))
+        self._launch = launch = Launcher()
+        replacement = Replacement(ctx, model, CheckpointNames(config, model), launch)
+        # Where no logits are wanted, the config is said to be tied.
+        self.has_logits = not config.tie_word_embeddings
         replacement.replace_vocabulary(
-            # Where no logits are wanted, the config is said to be tied.
-            has_head=not config.tie_word_embeddings,
+            has_head=self.has_logits,
             is_tied=_is_tied(config, model),
         )
         replacement.replace_layers()
         layers = _try_out(config, model, self.hook)
         compute_buffers(model)
-        self._steps = StepAttention(ctx.backend, layers)
+        self._steps = StepAttention(ctx.backend, layers, launch)
         self.hook.serve(self._steps)
         self._hidden = _GivenHidden()
         self.base = model.base_model
@@ -87,17 +98,40 @@ class TransformersModel:
         outputs: torch.Tensor | None = None,
     ) -> torch.Tensor:
         """Return final hidden states [S, H]; see models.base.Model.forward."""
-        self._steps.begin(meta, kv_caches)
-        made = self.base(
-            input_ids=token_ids.long().unsqueeze(0),
-            position_ids=meta.positions.long().unsqueeze(0),
-            use_cache=False,
-        )
-        hidden: torch.Tensor = made.last_hidden_state[0]
+        compute = partial(self._compute, token_ids, meta, list(kv_caches))
+        hidden = self._run("final_hidden", compute, len(token_ids))
         return hidden if outputs is None else hidden[outputs]
 
     def compute_logits(self, hidden: torch.Tensor) -> torch.Tensor:
         """Return fp32 logits [S, V]; see models.base.Model.compute_logits."""
+        return self._run("logits", partial(self._compute_logits, hidden), len(hidden))
+
+    def _run(self, role: str, compute: Callable[[], torch.Tensor], num_rows: int) -> torch.Tensor:
+        """Return what a part of a step computes; if steps are recorded, in the buffer of that role."""
+        recording = Recording.current()
+        if recording is None:
+            with LargeOperations() if num_rows >= _MANY_ROWS else nullcontext():
+                return compute()
+        with recording.paused(), StepTrace(self._launch) as trace:
+            made = compute()
+        return record(recording, trace.nodes, made, role, self.workspace)
+
+    def _compute(
+        self, token_ids: torch.Tensor, meta: AttentionMetadata, kv_caches: list[KVCache]
+    ) -> torch.Tensor:
+        self._steps.begin(meta, kv_caches)
+        positions = meta.positions.long().unsqueeze(0)
+        made = self.base(
+            input_ids=token_ids.long().unsqueeze(0),
+            position_ids=positions,
+            # Of one sequence, so that the library does not look for several in the positions.
+            attention_mask=torch.ones(positions.shape, dtype=torch.bool),
+            use_cache=False,
+        )
+        hidden: torch.Tensor = made.last_hidden_state[0]
+        return hidden
+
+    def _compute_logits(self, hidden: torch.Tensor) -> torch.Tensor:
         self._hidden.states = hidden.unsqueeze(0)
         # With what the architecture does to logits behind its head, such as scaling and capping them.
         logits: torch.Tensor = self._with_head(inputs_embeds=self._hidden.states, use_cache=False).logits[0]

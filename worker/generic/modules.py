@@ -9,8 +9,10 @@ import torch
 from torch import nn
 
 from splitserve.worker.device.base import Device
+from splitserve.worker.generic.tracing import Launcher
 from splitserve.worker.layers.mlp import GatedMLP
 from splitserve.worker.layers.parameter import DenseParameter, PackedParameter, Part, Window
+from splitserve.worker.ops.cpu import ops
 from splitserve.worker.ops.interface import Kernels
 from splitserve.worker.ops.matrix import Matrix
 
@@ -19,6 +21,7 @@ class PackedLinear(nn.Module):
     """x [..., K] -> [..., N].
 
     Args:
+        launch: runs kernels.
         ops: of the device.
         weight: [N, K].
         bias: [N] or None.
@@ -27,12 +30,14 @@ class PackedLinear(nn.Module):
 
     def __init__(
         self,
+        launch: Launcher,
         ops: Kernels[Matrix],
         weight: PackedParameter,
         bias: DenseParameter | None,
         dtype: torch.dtype | None = None,
     ) -> None:
         super().__init__()
+        self._launch = launch
         self._ops = ops
         self._weight = weight
         self._bias = bias
@@ -44,22 +49,29 @@ class PackedLinear(nn.Module):
         out = x.new_empty((*x.shape[:-1], self.out_features), dtype=self._dtype or x.dtype)
         if not x.is_meta:
             rows = x.reshape(-1, self.in_features)
-            bias = None if self._bias is None else self._bias.tensor
-            self._ops.linear(out.view(-1, self.out_features), rows, self._weight.weight, bias)
+            self._launch(self._multiply, out.view(-1, self.out_features), rows)
         return out
+
+    def _multiply(self, out: torch.Tensor, x: torch.Tensor) -> None:
+        bias = None if self._bias is None else self._bias.tensor
+        self._ops.linear(out, x, self._weight.weight, bias)
 
 
 class PackedEmbedding(nn.Module):
     """Token ids [...] -> [..., H].
 
     Args:
+        launch: runs kernels.
         ops: of the device.
         weight: [V, H].
         dtype: of the result.
     """
 
-    def __init__(self, ops: Kernels[Matrix], weight: PackedParameter, dtype: torch.dtype) -> None:
+    def __init__(
+        self, launch: Launcher, ops: Kernels[Matrix], weight: PackedParameter, dtype: torch.dtype
+    ) -> None:
         super().__init__()
+        self._launch = launch
         self._ops = ops
         self._weight = weight
         self._dtype = dtype
@@ -69,19 +81,24 @@ class PackedEmbedding(nn.Module):
         size = self._weight.shape[1]
         out = torch.empty((*token_ids.shape, size), dtype=self._dtype, device=token_ids.device)
         if not token_ids.is_meta:
-            self._ops.embedding(out.view(-1, size), token_ids.reshape(-1), self._weight.weight)
+            self._launch(self._look_up, out.view(-1, size), token_ids.reshape(-1))
         return out
+
+    def _look_up(self, out: torch.Tensor, token_ids: torch.Tensor) -> None:
+        self._ops.embedding(out, token_ids, self._weight.weight)
 
 
 class KernelNorm(nn.Module):
     """A norm over the last dimension of x [..., H].
 
     Args:
+        launch: runs kernels.
         norm: function of out and x, both [T, H].
     """
 
-    def __init__(self, norm: Callable[[torch.Tensor, torch.Tensor], None]) -> None:
+    def __init__(self, launch: Launcher, norm: Callable[[torch.Tensor, torch.Tensor], None]) -> None:
         super().__init__()
+        self._launch = launch
         self._norm = norm
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
@@ -89,15 +106,16 @@ class KernelNorm(nn.Module):
         out = torch.empty_like(x, memory_format=torch.contiguous_format)
         if not x.is_meta:
             rows = x.reshape(-1, x.shape[-1])
-            self._norm(out.view(rows.shape), rows)
+            self._launch(self._norm, out.view(rows.shape), rows)
         return out
 
 
 class KernelGelu(nn.Module):
     """Gaussian error linear unit."""
 
-    def __init__(self, ops: Kernels[Matrix], approximate: Literal["none", "tanh"]) -> None:
+    def __init__(self, launch: Launcher, ops: Kernels[Matrix], approximate: Literal["none", "tanh"]) -> None:
         super().__init__()
+        self._launch = launch
         self._ops = ops
         self._approximate = approximate
 
@@ -106,23 +124,32 @@ class KernelGelu(nn.Module):
         out = torch.empty_like(x, memory_format=torch.contiguous_format)
         if not x.is_meta:
             rows = x.reshape(-1, x.shape[-1])
-            self._ops.gelu(out.view(rows.shape), rows, self._approximate)
+            self._launch(self._activate, out.view(rows.shape), rows)
         return out
+
+    def _activate(self, out: torch.Tensor, x: torch.Tensor) -> None:
+        self._ops.gelu(out, x, self._approximate)
 
 
 class KernelMlp(nn.Module):
     """A gated MLP of x [..., H]."""
 
-    def __init__(self, mlp: GatedMLP) -> None:
+    def __init__(self, launch: Launcher, mlp: GatedMLP) -> None:
         super().__init__()
+        self._launch = launch
         self._mlp = mlp
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """Return its output, like x."""
-        if x.is_meta:
-            return torch.empty_like(x)
+        out = torch.empty_like(x, memory_format=torch.contiguous_format)
+        if not x.is_meta:
+            rows = x.reshape(-1, x.shape[-1])
+            self._launch(self._compute, out.view(rows.shape), rows)
+        return out
+
+    def _compute(self, out: torch.Tensor, x: torch.Tensor) -> None:
         # The buffer is the MLP's own, and the modules around it may keep what they got.
-        return self._mlp(x.reshape(-1, x.shape[-1])).clone().view(x.shape)
+        ops.elementwise("copy", out, self._mlp(x))
 
 
 class ModuleParameter(DenseParameter):

@@ -18,6 +18,7 @@ from splitserve.worker.generic.modules import (
     PackedLinear,
 )
 from splitserve.worker.generic.probes import activation_of, gated_mlp_of, gelu_form, rms_norm_of
+from splitserve.worker.generic.tracing import Launcher
 from splitserve.worker.layers.context import LayerContext
 from splitserve.worker.layers.mlp import GatedMLP, MlpSpec
 from splitserve.worker.layers.parameter import DenseParameter, PackedParameter, Part
@@ -30,10 +31,14 @@ class Replacement:
         ctx: where weights are declared.
         model: on the meta device.
         stored: function from a parameter's name to that of its tensor in the checkpoint.
+        launch: runs the kernels of our modules.
     """
 
-    def __init__(self, ctx: LayerContext, model: PreTrainedModel, stored: Callable[[str], str]) -> None:
+    def __init__(
+        self, ctx: LayerContext, model: PreTrainedModel, stored: Callable[[str], str], launch: Launcher
+    ) -> None:
         self._ctx = ctx
+        self._launch = launch
         self._model = model
         self._stored = stored
 
@@ -51,7 +56,7 @@ class Replacement:
         if type(embedding) is nn.Embedding:
             declare = plan.declare_head if has_head and is_tied else plan.declare_rows
             shared = declare(self._stored(f"{names[embedding]}.weight"), _shape(embedding.weight))
-            self._put(names[embedding], PackedEmbedding(ops, shared, self._ctx.workspace.dtype))
+            self._put(names[embedding], PackedEmbedding(self._launch, ops, shared, self._ctx.workspace.dtype))
         if head is None:
             return
         if not has_head:
@@ -64,7 +69,7 @@ class Replacement:
         bias = None
         if head.bias is not None:
             bias = self._vector(f"{names[head]}.bias", weight.shape[0])
-        self._put(names[head], PackedLinear(ops, weight, bias, torch.float32))
+        self._put(names[head], PackedLinear(self._launch, ops, weight, bias, torch.float32))
 
     def replace_layers(self) -> None:
         """Replace what our kernels compute; weights of all other modules stay with these."""
@@ -91,7 +96,7 @@ class Replacement:
         if list(module.parameters(recurse=False)):
             return self._rms_norm(name, module)
         form = gelu_form(activation_of(module))
-        return None if form is None else KernelGelu(self._ctx.ops, form)
+        return None if form is None else KernelGelu(self._launch, self._ctx.ops, form)
 
     def _linear(self, name: str, module: nn.Linear | Conv1D) -> PackedLinear:
         stored = tuple(module.weight.shape)
@@ -100,7 +105,7 @@ class Replacement:
         part = Part(self._stored(f"{name}.weight"), stored, transposed=is_transposed)
         weight = self._ctx.plan.declare_linear((num_outputs, num_inputs), [part])
         bias = None if module.bias is None else self._vector(f"{name}.bias", num_outputs)
-        return PackedLinear(self._ctx.ops, weight, bias)
+        return PackedLinear(self._launch, self._ctx.ops, weight, bias)
 
     def _layer_norm(self, name: str, module: nn.LayerNorm) -> nn.Module | None:
         if len(module.normalized_shape) != 1 or not module.elementwise_affine:
@@ -110,9 +115,13 @@ class Replacement:
         if module.bias is None:
             dtype = self._ctx.workspace.dtype
             zeros = self._ctx.plan.declare_table(lambda: torch.zeros(size, dtype=dtype))
-            return KernelNorm(lambda out, x: ops.layer_norm(out, x, weight.tensor, zeros.tensor, module.eps))
+            return KernelNorm(
+                self._launch, lambda out, x: ops.layer_norm(out, x, weight.tensor, zeros.tensor, module.eps)
+            )
         bias = self._vector(f"{name}.bias", size)
-        return KernelNorm(lambda out, x: ops.layer_norm(out, x, weight.tensor, bias.tensor, module.eps))
+        return KernelNorm(
+            self._launch, lambda out, x: ops.layer_norm(out, x, weight.tensor, bias.tensor, module.eps)
+        )
 
     def _rms_norm(self, name: str, module: nn.Module) -> nn.Module | None:
         kind = rms_norm_of(module)
@@ -120,7 +129,9 @@ class Replacement:
             return None
         (parameter,) = module.parameters()
         weight, ops = self._vector(f"{name}.weight", len(parameter)), self._ctx.ops
-        return KernelNorm(lambda out, x: ops.rms_norm(out, x, weight.tensor, kind.eps, kind.offset))
+        return KernelNorm(
+            self._launch, lambda out, x: ops.rms_norm(out, x, weight.tensor, kind.eps, kind.offset)
+        )
 
     def _mlp(self, name: str, module: nn.Module) -> nn.Module | None:
         kind = gated_mlp_of(module)
@@ -131,7 +142,7 @@ class Replacement:
         spec = MlpSpec(
             outer.out_features, outer.in_features, kind.inner, kind.outer, bias=outer.bias is not None
         )
-        return KernelMlp(GatedMLP(self._ctx, name, spec, kind.activation))
+        return KernelMlp(self._launch, GatedMLP(self._ctx, name, spec, kind.activation))
 
     def _vector(self, name: str, size: int) -> DenseParameter:
         return self._ctx.plan.declare_vector(size, [Part(self._stored(name), (size,))])

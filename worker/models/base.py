@@ -21,8 +21,8 @@ class Model(Protocol):
             layer, on this rank.
         num_params: parameter count, tied weights counted once.
         workspace: its activation buffers.
-        is_recordable: everything that a forward pass computes goes through kernels and is stored in these
-            buffers, so that the pass can be captured.
+        is_recordable: a forward pass can be recorded: it runs the same kernels on the same memory for other
+            tokens in as many rows.
     """
 
     num_layers: int

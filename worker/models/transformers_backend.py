@@ -21,13 +21,15 @@ def build(ctx: LayerContext, config: ModelConfig) -> Model:
 
 
 def check(model: Model, config: ModelConfig, backend: AttentionBackend) -> None:
-    """Compare a loaded model with what the library computes.
+    """Compare a loaded model with what the library computes, and find out whether it can be recorded.
 
     Raises:
         ModelLoadError: they differ.
     """
     from splitserve.worker.generic.check import check_agreement
     from splitserve.worker.generic.model import TransformersModel
+    from splitserve.worker.generic.record_check import check_recording
 
     assert isinstance(model, TransformersModel), "a family's check gets its own models"
     check_agreement(model, config, backend)
+    check_recording(model, config, backend)

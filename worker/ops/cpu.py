@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from splitserve.worker._native import load_library
 from splitserve.worker.ops.experts import ExpertOps, GroupRule, Routing
@@ -38,6 +38,7 @@ class CpuOps(Kernels[PackedWeight]):
         self._paged_attention = library.paged_attention
         self._whole_attention = library.whole_attention
         self._rotate_heads = library.rotate_heads
+        self._elementwise = library.elementwise
 
     def cpu_isa(self) -> str:
         """Instruction set in use: "portable", "avx2", "avx512", "avx512_bf16" or "amx"."""
@@ -159,6 +160,23 @@ class CpuOps(Kernels[PackedWeight]):
             cos_sin: float32 [max_pos, rot_dim], rot_dim <= D.
         """
         self._rotate_heads(x, positions, cos_sin)
+
+    def elementwise(
+        self,
+        kind: Literal["copy", "neg", "add", "sub", "mul"],
+        out: Tensor,
+        x: Tensor,
+        y: Tensor | None = None,
+    ) -> None:
+        """Compute out = x, -x, x + y, x - y or x * y, in float32 and rounded once, with the bits of torch.
+
+        Args:
+            kind: what is computed.
+            out: of at most 5 dimensions and any layout, bfloat16 or float32.
+            x: of any layout; repeated along dimensions that it lacks or in which its size is 1.
+            y: likewise, dtype of x; None for "copy" and "neg".
+        """
+        self._elementwise(kind, out, x, y)
 
 
 class CpuExpertOps(ExpertOps[PackedWeight]):

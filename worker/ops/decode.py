@@ -6,8 +6,10 @@ ValueError, wrong dtypes TypeError; both name the argument, and nothing is writt
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import TYPE_CHECKING, NamedTuple
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import partial
+from typing import TYPE_CHECKING, ClassVar, NamedTuple
 
 from splitserve.worker._native import load_library
 from splitserve.worker.ops.columns import BatchColumns, LayoutColumns, check_columns
@@ -49,15 +51,50 @@ class Recording:
     """
 
     replay: Replay
+    _current: ClassVar[Recording | None] = None
+
+    def __init__(self) -> None:
+        self._pieces: list[Replay] = []
+
+    @classmethod
+    def current(cls) -> Recording | None:
+        """Return the recording that is being made, None if there is none; one thread makes them."""
+        return cls._current
 
     def __enter__(self) -> Recording:
         """Begin; ValueError if this thread is recording already."""
         _lib.start_recording()
+        Recording._current = self
         return self
 
     def __exit__(self, *exception: object) -> None:
         """End; what was noted before an exception is dropped."""
-        self.replay = _lib.stop_recording()
+        Recording._current = None
+        self._pieces.append(_lib.stop_recording())
+        if len(self._pieces) == 1:
+            self.replay = self._pieces[0]
+        else:
+            self.replay = partial(_run_all, tuple(self._pieces))
+
+    @contextmanager
+    def paused(self) -> Iterator[None]:
+        """Note nothing of what runs within a `with` block."""
+        self._pieces.append(_lib.stop_recording())
+        try:
+            yield
+        finally:
+            _lib.start_recording()
+
+    def call(self, function: Replay) -> None:
+        """Call a function of Python now and at this place of every replay; its own kernels are not noted."""
+        with self.paused():
+            function()
+            self._pieces.append(function)
+
+
+def _run_all(pieces: tuple[Replay, ...]) -> None:
+    for piece in pieces:
+        piece()
 
 
 def decode_inputs(

@@ -105,6 +105,7 @@ def test_a_row_has_the_same_bits_alone_and_in_company(
     model_type: str, dtype: torch.dtype, paths: dict[str, Path]
 ) -> None:
     driver = drive(paths[model_type], dtype)
+    assert driver.model.is_recordable, "a replay of each of these has the bits of a step"
     vocab_size = driver.config.vocab_size
     alone, beside = Row(prompt(vocab_size, 40)), Row(prompt(vocab_size, 40))
     others = [Row(prompt(vocab_size, 60)[n:]) for n in (1, 7, 20)]
