@@ -66,14 +66,14 @@ class StepTrace(TorchFunctionMode):
 
     def __enter__(self) -> StepTrace:
         """Begin."""
-        super().__enter__()
+        super().__enter__()  # type: ignore[no-untyped-call]
         self._launcher.trace = self
         return self
 
     def __exit__(self, *exception: object) -> None:
         """End."""
         self._launcher.trace = None
-        super().__exit__(*exception)
+        super().__exit__(*exception)  # type: ignore[no-untyped-call]
 
     def __torch_function__(
         self,

@@ -84,15 +84,15 @@ def test_a_recorded_choice_reads_the_logits_of_the_replay() -> None:
 
 
 @pytest.mark.parametrize(
-    ("change", "word"),
+    ("rule", "word"),
     [
-        ({"num_groups": 3}, "do not divide the 8 experts"),
-        ({"num_groups": 8, "num_chosen": 4}, "have no two"),
-        ({"num_groups": 4}, "do not hold 3 experts"),
-        ({"scaling": 0.0}, "scaling"),
+        (SIGMOID._replace(num_groups=3), "do not divide the 8 experts"),
+        (SIGMOID._replace(num_groups=8, num_chosen=4), "have no two"),
+        (SIGMOID._replace(num_groups=4), "do not hold 3 experts"),
+        (SIGMOID._replace(scaling=0.0), "scaling"),
     ],
+    ids=str,
 )
-def test_a_rule_that_cannot_be_followed_is_refused(change: dict[str, float], word: str) -> None:
-    rule = SIGMOID._replace(**change)
+def test_a_rule_that_cannot_be_followed_is_refused(rule: GroupRule, word: str) -> None:
     with pytest.raises(ValueError, match=word):
         route(torch.zeros(1, 8), 3, rule)
