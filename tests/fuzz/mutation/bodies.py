@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 
+from splitserve.frontend.responses.compaction.summary_seal import SummarySeal
 from tests.fuzz.mutation.numbers import TEXTS
 
 PATHS = (
@@ -13,7 +14,14 @@ PATHS = (
     "/detokenize",
     "/v1/responses",
     "/v1/messages",
+    "/v1/responses/compact",
 )
+# What a conversation goes on from.
+_SUMMARY: dict[str, object] = {
+    "type": "compaction",
+    "id": "cmp_1",
+    "encrypted_content": SummarySeal().seal("They added."),
+}
 
 _SAMPLING: dict[str, object] = {
     **{"temperature": 0.7, "top_p": 0.9, "top_k": 20, "min_p": 0.05, "seed": 7, "n": 2, "min_tokens": 1},
@@ -106,6 +114,20 @@ def _responses() -> list[dict[str, object]]:
         {**plain, "tools": tools, "tool_choice": choice, "parallel_tool_calls": False},
         {**plain, "text": {"format": {"type": "text"}, "verbosity": "low"}, "reasoning": {"effort": "none"}},
         {**plain, "store": True, "background": False, "previous_response_id": "resp_1"},
+        {**plain, "input": [said[0], _SUMMARY, said[0]]},
+    ]
+
+
+def _compactions() -> list[dict[str, object]]:
+    said: list[dict[str, object]] = [
+        {"role": "user", "content": [{"type": "input_text", "text": "What is 2 + 2?"}]},
+        {"role": "assistant", "content": [{"type": "output_text", "text": "4"}]},
+    ]
+    plain: dict[str, object] = {"model": "org/demo", "input": said}
+    return [
+        plain,
+        {**plain, "input": "Hi", "instructions": "Be brief.", "priority": 3, "timeout": 5.0},
+        {**plain, "input": [_SUMMARY, *said], "cache_salt": "salt", "previous_response_id": None},
     ]
 
 
@@ -134,7 +156,7 @@ def _messages() -> list[dict[str, object]]:
 def bodies() -> list[list[bytes]]:
     """By place in PATHS; the model is left out, named, or unknown."""
     tokens: dict[str, object] = {"tokens": [65, 66, 200]}
-    kinds = [_chats(), _completions(), _tokens(), [tokens], _responses(), _messages()]
+    kinds = [_chats(), _completions(), _tokens(), [tokens], _responses(), _messages(), _compactions()]
     return [[json.dumps(body).encode() for body in kind] for kind in kinds]
 
 
