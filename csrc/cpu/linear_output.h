@@ -1,0 +1,80 @@
+// How finished sums of a linear layer become its outputs: scaled, with a bias, in the dtype of the outputs.
+#pragma once
+
+#include "cpu/linear.h"
+#include "cpu/weight_formats.h"
+
+namespace splitserve::SPLITSERVE_ISA {
+namespace {
+
+// The outputs of any panel from its sums [rows][32].
+template <typename X>
+[[gnu::noinline]] void write_columns(const LinearParams& p, int64_t row, int64_t rows, int64_t col,
+                                     const float* sums) {
+  for (int64_t v = 0; v < kPanelVecs && col < p.cols; ++v, col += kLanes) {
+    const int64_t count = p.cols - col;
+    for (int64_t i = 0; i < rows; ++i) {
+      Vec sum = load(sums + i * kPanelCols + v * kLanes);
+      if (p.scales != nullptr) sum *= load_up_to(p.scales + col, count);
+      if (p.bias != nullptr) sum += load_up_to(static_cast<const X*>(p.bias) + col, count);
+      const int64_t offset = (row + i) * p.out_stride + col;
+      if (p.out_dtype == DType::kFloat32) {
+        store_up_to(static_cast<float*>(p.out) + offset, sum, count);
+      } else {
+        store_up_to(static_cast<BFloat16*>(p.out) + offset, sum, count);
+      }
+    }
+  }
+}
+
+template <typename Out, int kRows>
+SPLITSERVE_INLINE void store_whole(Out* out, int64_t stride, const Vec (&sums)[kRows][kPanelVecs]) {
+#pragma GCC unroll 16
+  for (int i = 0; i < kRows; ++i) {
+#pragma GCC unroll 8
+    for (int v = 0; v < kPanelVecs; ++v) store(out + i * stride + v * kLanes, sums[i][v]);
+  }
+}
+
+// The same; a whole panel without bias, the common case, goes straight from registers.
+template <typename X, int kRows>
+SPLITSERVE_INLINE void write(const LinearParams& p, int64_t row, int64_t col,
+                             Vec (&sums)[kRows][kPanelVecs]) {
+  if (p.bias != nullptr || col + kPanelCols > p.cols) {
+    float copy[kRows * kPanelCols];
+    store_whole(copy, kPanelCols, sums);
+    return write_columns<X>(p, row, kRows, col, copy);
+  }
+  if (p.scales != nullptr) {
+#pragma GCC unroll 8
+    for (int v = 0; v < kPanelVecs; ++v) {
+      const Vec scale = load(p.scales + col + v * kLanes);
+#pragma GCC unroll 16
+      for (int i = 0; i < kRows; ++i) sums[i][v] *= scale;
+    }
+  }
+  const int64_t offset = row * p.out_stride + col;
+  if (p.out_dtype == DType::kFloat32)
+    return store_whole(static_cast<float*>(p.out) + offset, p.out_stride, sums);
+  store_whole(static_cast<BFloat16*>(p.out) + offset, p.out_stride, sums);
+}
+
+// The same as write_columns for a whole panel, but row by row: of rows that compete for few cache sets a line
+// would be gone before its second half is written.
+template <typename Out>
+[[gnu::noinline]] void write_rows(const LinearParams& p, int64_t row, int64_t rows, int64_t col,
+                                  const float* sums) {
+  Out* out = static_cast<Out*>(p.out) + row * p.out_stride + col;
+  for (int64_t i = 0; i < rows; ++i, out += p.out_stride, sums += kPanelCols) {
+#pragma GCC unroll 2
+    for (int64_t v = 0; v < kPanelCols; v += kLanes) {
+      Vec sum = load(sums + v);
+      if (p.scales != nullptr) sum *= load(p.scales + col + v);
+      if (p.bias != nullptr) sum += load(static_cast<const BFloat16*>(p.bias) + col + v);
+      store(out + v, sum);
+    }
+  }
+}
+
+}  // namespace
+}  // namespace splitserve::SPLITSERVE_ISA

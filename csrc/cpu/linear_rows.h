@@ -1,0 +1,172 @@
+// Blocks of rows against panels of a linear layer, in vector registers: which tiles a block is cut into, and
+// which weights are fetched meanwhile.
+#pragma once
+
+#include "cpu/linear_output.h"
+#include "cpu/panel_tile.h"
+
+namespace splitserve::SPLITSERVE_ISA {
+namespace {
+
+// A block of rows of x stays in the outer caches while panels pass it.
+inline constexpr int64_t kRowBlockBytes = 320 * 1024;
+// How far ahead of its use a weight that is read once is fetched: a memory access takes as long as this many
+// bytes at full bandwidth.
+inline constexpr int64_t kStreamAheadBytes = 8192;
+// Inputs of int8 weights that are unpacked at a time, to 64 KiB on the stack; and rows of a block when the
+// sums go through memory between two stretches, which they do in rows longer than that only.
+inline constexpr int64_t kStretchDepth = 1024;
+inline constexpr int64_t kMaxPartialRows = kRowBlockBytes / (2 * kStretchDepth);
+
+// How many of the cache lines of its own weights a tile fetches of other ones, and where these begin.
+enum class Share { kNone, kQuarter, kHalf, kAll };
+struct Ahead {
+  const char* start;
+  Share share;
+};
+
+// Inputs [first_k, first_k + depth) of a panel and the weights that belong to them. Sums that begin or end
+// within the row are kept in `partial` [rows of the call][32] meanwhile.
+struct Stretch {
+  const char* weights;
+  int64_t first_k;
+  int64_t depth;
+  float* partial;
+};
+
+// The panel in work, and the one its thread works on afterwards, as far as can be told.
+struct Panels {
+  int64_t current;
+  int64_t next;
+};
+
+template <typename Format>
+const char* panel_of(const LinearParams& p, int64_t panel) {
+  return static_cast<const char*>(p.weight) + panel * panel_bytes(Format::kFormat, p.depth);
+}
+
+template <typename Format, int kRows, int kLines>
+void tile(const LinearParams& p, int64_t row, int64_t panel, const Stretch& stretch, const char* ahead) {
+  using X = typename Format::X;
+  Rows<X, kRows> x;
+  x.depth = stretch.depth;
+  for (int i = 0; i < kRows; ++i) {
+    x.data[i] = static_cast<const X*>(p.x) + (row + i) * p.x_stride + stretch.first_k;
+  }
+  Vec sums[kRows][kPanelVecs] = {};
+  if (stretch.first_k > 0) std::memcpy(sums, stretch.partial, sizeof sums);
+  PanelTile<Format, kRows, kLines>::run(x, stretch.weights, ahead, sums);
+  if (stretch.first_k + stretch.depth < p.depth) {
+    std::memcpy(stretch.partial, sums, sizeof sums);
+    return;
+  }
+  if constexpr (requires { Format::put_in_order(sums[0]); }) {
+#pragma GCC unroll 16
+    for (int i = 0; i < kRows; ++i) Format::put_in_order(sums[i]);
+  }
+  write<X>(p, row, panel * kPanelCols, sums);
+}
+
+// Cache lines per unit of the format, half of them and a quarter.
+template <typename Format>
+inline constexpr int kAllLines = (Format::kUnitBytes + 63) / 64;
+template <typename Format>
+inline constexpr int kHalfLines = (kAllLines<Format> + 1) / 2;
+template <typename Format>
+inline constexpr int kQuarterLines = (kAllLines<Format> + 3) / 4;
+
+// One of several passes has at least half of the rows that a single one can have.
+template <typename Format, int kRows>
+inline constexpr bool kMayShare = 2 * kRows >= Format::kMaxRows;
+
+template <typename Format, int kRows = Format::kMaxRows>
+SPLITSERVE_INLINE void tile_of(int64_t rows, const LinearParams& p, int64_t row, int64_t panel,
+                               const Stretch& stretch, const Ahead& ahead) {
+  if (rows == kRows) {
+    if constexpr (kMayShare<Format, kRows>) {
+      if (ahead.share == Share::kNone) return tile<Format, kRows, 0>(p, row, panel, stretch, nullptr);
+      if (ahead.share == Share::kHalf) {
+        return tile<Format, kRows, kHalfLines<Format>>(p, row, panel, stretch, ahead.start);
+      }
+      if (ahead.share == Share::kQuarter) {
+        return tile<Format, kRows, kQuarterLines<Format>>(p, row, panel, stretch, ahead.start);
+      }
+    }
+    return tile<Format, kRows, kAllLines<Format>>(p, row, panel, stretch, ahead.start);
+  }
+  if constexpr (kRows > 1) tile_of<Format, kRows - 1>(rows, p, row, panel, stretch, ahead);
+}
+
+// What pass `pass` of `passes` over a panel fetches. A single pass runs ahead in the stream of weights;
+// several, which find the panel in a cache, fetch the next one as evenly as they can, since memory is busy
+// for most of the time that up to 32 rows take: half and half, or half and two quarters, or the first four a
+// quarter each.
+template <typename Format>
+Ahead ahead_of(const LinearParams& p, const Panels& panels, int64_t pass, int64_t passes) {
+  if (passes == 1) return {panel_of<Format>(p, panels.current) + kStreamAheadBytes, Share::kAll};
+  const int64_t num_halves = passes < 4 ? 4 - passes : 0;
+  const int64_t halves_before = pass < num_halves ? pass : num_halves;
+  const int64_t lines = halves_before * kHalfLines<Format> + (pass - halves_before) * kQuarterLines<Format>;
+  if (lines >= kAllLines<Format>) return {nullptr, Share::kNone};
+  const int64_t units = panel_bytes(Format::kFormat, p.depth) / Format::kUnitBytes;
+  const char* start = panel_of<Format>(p, panels.next) + lines * units * 64;
+  return {start, pass < num_halves ? Share::kHalf : Share::kQuarter};
+}
+
+// Rows [row, row_end) against one panel, in tiles of about equal height.
+template <typename Format>
+void panel_rows(const LinearParams& p, int64_t row, int64_t row_end, const Panels& panels) {
+  const int64_t rows = row_end - row, passes = ceil_div(rows, Format::kMaxRows), panel = panels.current;
+  const Stretch whole{panel_of<Format>(p, panel), 0, p.depth, nullptr};
+  for (int64_t pass = 0; pass < passes; ++pass) {
+    const int64_t begin = rows * pass / passes, end = rows * (pass + 1) / passes;
+    tile_of<Format>(end - begin, p, row + begin, panel, whole, ahead_of<Format>(p, panels, pass, passes));
+  }
+}
+
+// The same for many rows and int8: the weights become bfloat16 once for all of them, a stretch at a time.
+// Products and their order are those of panel_rows, and so are the bits.
+template <typename Format>
+void unpacked_rows(const LinearParams& p, int64_t row, int64_t row_end, int64_t panel) {
+  const int64_t rows = row_end - row, passes = ceil_div(rows, BFloat16Weights::kMaxRows);
+  alignas(64) char weights[kStretchDepth / 2 * BFloat16Weights::kStepBytes];
+  alignas(64) float partial[kMaxPartialRows * kPanelCols];
+  const char* packed = panel_of<Format>(p, panel);
+  for (int64_t k = 0; k < p.depth; k += kStretchDepth) {
+    const int64_t depth = p.depth - k < kStretchDepth ? p.depth - k : kStretchDepth;
+    const int64_t steps = ceil_div(depth, 2);
+    for (int64_t step = 0; step < steps; ++step) {
+      Format::unpack(packed + step * Format::kStepBytes, weights + step * BFloat16Weights::kStepBytes);
+    }
+    packed += steps * Format::kStepBytes;
+    for (int64_t pass = 0; pass < passes; ++pass) {
+      const int64_t begin = rows * pass / passes, end = rows * (pass + 1) / passes;
+      float* sums = p.depth > kStretchDepth ? partial + begin * kPanelCols : nullptr;
+      const Stretch stretch{weights, k, depth, sums};
+      // A line per step is what the next stretch takes.
+      const Ahead next{packed, pass == 0 ? Share::kHalf : Share::kNone};
+      tile_of<BFloat16Weights>(end - begin, p, row + begin, panel, stretch, next);
+    }
+  }
+}
+
+template <typename Format>
+void block_rows(const LinearParams& p, int64_t row, int64_t row_end, const Panels& panels) {
+  if constexpr (requires { Format::unpack; }) {
+    // Twice is cheaper than a way through memory.
+    if (row_end - row > 2 * Format::kMaxRows) return unpacked_rows<Format>(p, row, row_end, panels.current);
+  }
+  panel_rows<Format>(p, row, row_end, panels);
+}
+
+// Multiplies blocks of rows with panels; belongs to a thread and its part of the tasks.
+template <typename Format>
+struct BlockRows {
+  static constexpr int64_t kLeastRows = Format::kMaxRows, kMostRows = INT64_MAX, kBytes = kRowBlockBytes;
+  static void multiply(const LinearParams& p, int64_t row, int64_t row_end, const Panels& panels) {
+    block_rows<Format>(p, row, row_end, panels);
+  }
+};
+
+}  // namespace
+}  // namespace splitserve::SPLITSERVE_ISA

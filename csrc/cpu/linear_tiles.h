@@ -1,0 +1,70 @@
+// Blocks of rows against panels of a linear layer, by the tiles of AMX.
+#pragma once
+
+#include <type_traits>
+
+#include "cpu/amx_panel.h"
+#include "cpu/linear_rows.h"
+
+#if defined(__AMX_BF16__)
+
+namespace splitserve::SPLITSERVE_ISA {
+namespace {
+
+// The rows of a block and their sums fit half of the L2 cache.
+inline constexpr int64_t kTileBlockBytes = 640 * 1024, kTileBlockRows = 640;
+// Outputs of so many passes are in no cache, and a pass is over before memory has answered.
+inline constexpr int64_t kManyPasses = 8;
+
+// Cache lines per step of tiles.
+template <typename Format>
+constexpr int64_t lines_per_step(Share share) {
+  constexpr int64_t kStepBytes = panel_bytes(Format::kFormat, kTileDepth),
+                    kUnits = kStepBytes / Format::kUnitBytes;
+  return kUnits * (share == Share::kAll       ? kAllLines<Format>
+                   : share == Share::kHalf    ? kHalfLines<Format>
+                   : share == Share::kQuarter ? kQuarterLines<Format>
+                                              : 0);
+}
+
+template <typename Format>
+  requires std::is_same_v<typename Format::X, BFloat16>
+struct BlockRows<Format> {
+  static constexpr int64_t kLeastRows = 4 * kTileSize, kMostRows = kTileBlockRows, kBytes = kTileBlockBytes;
+  void multiply(const LinearParams& p, int64_t row, int64_t row_end, const Panels& panels) {
+    const TileRows x{static_cast<const BFloat16*>(p.x) + row * p.x_stride, p.x_stride, row_end - row,
+                     p.depth};
+    tiles.multiply(
+        x, panel_of<Format>(p, panels.current),
+        [&](int64_t pass, int64_t passes) {
+          if (passes >= kManyPasses)
+            fetch_outputs(p, row + pass * x.count / passes, row + (pass + 1) * x.count / passes,
+                          panels.current);
+          const Ahead ahead = ahead_of<Format>(p, panels, pass, passes);
+          return StepAhead{ahead.start, lines_per_step<Format>(ahead.share)};
+        },
+        [&](int64_t first, int64_t rows, const float* sums) {
+          write(p, row + first, rows, panels.current * kPanelCols, sums);
+        });
+  }
+
+ private:
+  static void write(const LinearParams& p, int64_t row, int64_t rows, int64_t col, const float* sums) {
+    if (col + kPanelCols > p.cols) return write_columns<BFloat16>(p, row, rows, col, sums);
+    if (p.out_dtype == DType::kFloat32) return write_rows<float>(p, row, rows, col, sums);
+    write_rows<BFloat16>(p, row, rows, col, sums);
+  }
+
+  static void fetch_outputs(const LinearParams& p, int64_t row, int64_t row_end, int64_t panel) {
+    const int64_t bytes = p.out_dtype == DType::kFloat32 ? 4 : 2;
+    const char* out = static_cast<const char*>(p.out) + panel * kPanelCols * bytes;
+    for (; row < row_end; ++row) __builtin_prefetch(out + row * p.out_stride * bytes, 1);
+  }
+
+  TilePanel<Format, kTileBlockRows> tiles;
+};
+
+}  // namespace
+}  // namespace splitserve::SPLITSERVE_ISA
+
+#endif
