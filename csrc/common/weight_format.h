@@ -3,6 +3,16 @@
 
 namespace splitserve {
 
-enum class WeightFormat { kFloat32, kBFloat16, kInt8, kInt4, kMxfp4 };
+enum class WeightFormat {
+  kFloat32,
+  kBFloat16,
+  kInt8,
+  kInt4,
+  kMxfp4,
+  kInt8Groups,
+  kFp8Groups,
+  kInt4Groups,
+  kInt8Dot
+};
 
 }  // namespace splitserve

@@ -41,6 +41,13 @@ SPLITSERVE_INLINE void tile_multiply() {
   asm volatile("tdpbf16ps %%tmm%c2, %%tmm%c1, %%tmm%c0" : : "i"(kSum), "i"(kLeft), "i"(kRight));
 }
 
+// Products of 64 int8 of `left` with unsigned ones of `right`, whose rows hold fours of neighbours; sums are
+// int32 and exact.
+template <int kSum, int kLeft, int kRight>
+SPLITSERVE_INLINE void tile_dot() {
+  asm volatile("tdpbsud %%tmm%c2, %%tmm%c1, %%tmm%c0" : : "i"(kSum), "i"(kLeft), "i"(kRight));
+}
+
 // Rows and bytes per row of each register. The layout is the processor's.
 struct alignas(64) TileShapes {
   uint8_t palette = 1, start_row = 0, reserved[14] = {};

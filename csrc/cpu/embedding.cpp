@@ -1,5 +1,6 @@
 // Embedding lookup: collects one row of a packed weight per token. A rank that holds some rows of the
 // vocabulary writes zeros for the tokens of the others.
+#include <algorithm>
 #include <cstring>
 
 #include "cpu/packed_arg.h"
@@ -32,10 +33,53 @@ void scale_row(BFloat16* out, const PackedRow<int8_t>& row, float scale, int64_t
   for (int64_t k = 0; k < size; ++k) host::store_partial(out + k, host::Vec{} + scale * row[k], 1);
 }
 
+// The code at k of row `row`, as a number.
+struct GroupCodes {
+  const char* panel;  // of the row
+  int64_t col;
+  WeightFormat format;
+
+  GroupCodes(const void* packed, WeightFormat kind, int64_t depth, int64_t row)
+      : panel(static_cast<const char*>(packed) + row / kPanelCols * panel_bytes(kind, depth)),
+        col(row % kPanelCols),
+        format(kind) {}
+  float operator[](int64_t k) const {
+    if (format == WeightFormat::kInt8Groups) {
+      return static_cast<int8_t>(panel[(k / 2 * kPanelCols + col) * 2 + k % 2]);
+    }
+    if (format == WeightFormat::kFp8Groups) {
+      const uint32_t code = static_cast<uint8_t>(panel[(k / 2 * kPanelCols + col) * 2 + k % 2]);
+      return host::as_float(host::UintVec{} + ((code & 127u) << 20 | (code & 128u) << 24))[0] * 0x1p120f;
+    }
+    uint32_t nibbles;
+    const int64_t i = k % kBlockDepth;
+    std::memcpy(&nibbles, panel + k / kBlockDepth * kBlockBytes + col * 4, sizeof nibbles);
+    return static_cast<float>(nibbles >> (i % 2 * 16 + i / 2 * 4) & 15);
+  }
+};
+
+// bfloat16(code * scale + offset)
+void scale_groups(BFloat16* out, const GroupCodes& codes, const GroupScales& groups, int64_t row,
+                  int64_t size) {
+  const float* scales = groups.of_panel(row / kPanelCols) + row % kPanelCols;
+  const float zero = codes.format == WeightFormat::kInt4Groups && !groups.has_offsets ? kInt4Zero : 0;
+  for (int64_t k = 0; k < size; k += host::kLanes) {
+    // Lanes never belong to two groups.
+    const float* scale = scales + k / groups.depth * groups.stride();
+    const int64_t count = std::min<int64_t>(host::kLanes, size - k);
+    float values[host::kLanes] = {};
+    for (int64_t i = 0; i < count; ++i) values[i] = (codes[k + i] - zero) * scale[0];
+    host::Vec numbers = host::load(values);
+    if (groups.has_offsets) numbers += host::Vec{} + scale[kPanelCols];
+    host::store_up_to(out + k, numbers, count);
+  }
+}
+
 struct EmbeddingParams {
   void* out;            // [tokens, hidden]
   const void* weight;   // packed, see packed.h
   const float* scales;  // [vocab] for int8, else nullptr
+  GroupScales groups;   // of int8 and int4 in groups
   IndexArray ids;       // [tokens]
   int64_t out_stride, tokens, hidden;
   int64_t first, rows, vocab;  // the weight holds rows [first, first + rows) of the vocabulary
@@ -58,6 +102,9 @@ void look_up(const EmbeddingParams& p) {
       const int64_t id = p.ids[t] - p.first;
       if (id < 0 || id >= p.rows) {
         std::memset(row, 0, static_cast<size_t>(p.hidden * dtype_bytes(activation_of(p.format))));
+      } else if (has_group_scales(p.format)) {
+        const GroupCodes codes(p.weight, p.format, p.hidden, id);
+        scale_groups(static_cast<BFloat16*>(row), codes, p.groups, id, p.hidden);
       } else if (p.format == WeightFormat::kInt8) {
         scale_row(static_cast<BFloat16*>(row), {p.weight, layout, id}, p.scales[id], p.hidden);
       } else if (p.format == WeightFormat::kBFloat16) {
@@ -72,12 +119,17 @@ void look_up(const EmbeddingParams& p) {
 void embedding(TensorView out, TensorView token_ids, TensorView weight, Optional<TensorView> scales,
                int64_t rows, int64_t hidden, int64_t first, int64_t vocab) {
   EmbeddingParams params{};
-  params.format = packed_arg(weight, rows, hidden);
+  const ScaledWeight scaled = scaled_arg(weight, scales, rows, hidden);
+  params.format = scaled.format;
+  params.scales = scaled.scales;
+  params.groups = scaled.groups;
   SPLITSERVE_CHECK_VALUE(first >= 0 && first <= vocab - rows, "first: rows "
                                                                   << first << " to " << first + rows
                                                                   << " are not all within " << vocab);
-  SPLITSERVE_CHECK_VALUE(!is_grouped(params.format), "packed: rows of weights in groups cannot be looked up");
-  params.scales = scales_arg(scales, params.format, rows);
+  SPLITSERVE_CHECK_VALUE(!is_grouped(params.format),
+                         "packed: rows of weights with scales between them cannot be looked up");
+  SPLITSERVE_CHECK_VALUE(params.format != WeightFormat::kInt8Dot,
+                         "packed: rows of weights for int8 activations cannot be looked up");
   cpu_arg(out, "out").activation(activation_of(params.format)).rank(2).size(1, hidden).rows_contiguous();
   params.tokens = out.size(0);
   params.ids = cpu_arg(token_ids, "token_ids").indices(params.tokens);

@@ -21,14 +21,14 @@ namespace {
 constexpr std::array<const char*, 5> kNames{"portable", "avx2", "avx512", "avx512_bf16", "amx"};
 
 #if SPLITSERVE_X86
-// Whether the processor multiplies tiles of bfloat16 and the system lets this process use them: their 8 KiB
+// Whether the processor multiplies tiles and the system lets this process use them: their 8 KiB
 // are more than it saves for every process. It refuses if a thread's stack for signals is too small for them,
 // and from then on it refuses such stacks.
 bool may_use_tiles() {
-  constexpr unsigned kBf16 = 1u << 22, kTile = 1u << 24;
-  constexpr int kRequestPermission = 0x1023, kTileData = 18;  // ARCH_REQ_XCOMP_PERM, XFEATURE_XTILE_DATA
+  constexpr unsigned kNeeded = 1u << 22 | 1u << 24 | 1u << 25;  // AMX-BF16, AMX-TILE, AMX-INT8
+  constexpr int kRequestPermission = 0x1023, kTileData = 18;    // ARCH_REQ_XCOMP_PERM, XFEATURE_XTILE_DATA
   unsigned a, b, c, d;
-  if (!__get_cpuid_count(7, 0, &a, &b, &c, &d) || (d & kBf16) == 0 || (d & kTile) == 0) return false;
+  if (!__get_cpuid_count(7, 0, &a, &b, &c, &d) || (d & kNeeded) != kNeeded) return false;
   return syscall(SYS_arch_prctl, kRequestPermission, kTileData) == 0;
 }
 #endif
@@ -42,7 +42,10 @@ Isa detect() {
     return Isa::kAvx2;
   }
   // Cooper Lake alone has the first and not the second.
-  if (!__builtin_cpu_supports("avx512bf16") || !__builtin_cpu_supports("avx512vbmi")) return Isa::kAvx512;
+  if (!__builtin_cpu_supports("avx512bf16") || !__builtin_cpu_supports("avx512vbmi") ||
+      !__builtin_cpu_supports("avx512vnni")) {
+    return Isa::kAvx512;
+  }
   return may_use_tiles() ? Isa::kAmx : Isa::kAvx512Bf16;
 #else
   return Isa::kPortable;

@@ -3,15 +3,26 @@
 
 #include "common/dtype.h"
 #include "common/weight_format.h"
+#include "cpu/group_scales.h"
 #include "cpu/isa.h"
 
 namespace splitserve {
+
+// Rows of x as int8 with a scale each.
+struct RowCodes {
+  const int8_t* codes;  // [rows, depth], zeros behind each up to a multiple of kDotDepth
+  const float* scales;  // [rows]
+  const int32_t*
+      zeros;  // [rows]: 128 times the sum of a row, which products with stored weights have too much
+};
 
 struct LinearParams {
   void* out;            // [rows, cols]
   const void* x;        // [rows, depth]
   const void* weight;   // packed, see packed.h
-  const float* scales;  // [cols] for int8, else nullptr
+  const float* scales;  // [cols] for int8 and int8 dot, else nullptr
+  GroupScales groups;   // of int8 and int4 in groups
+  RowCodes codes;       // of x for int8 dot, made on the way
   const void* bias;     // [cols] or nullptr
   int64_t out_stride;
   int64_t x_stride;

@@ -11,8 +11,13 @@ inline LinearParams linear_params(const TensorView& out, const TensorView& x, co
                                   const Optional<TensorView>& scales, const Optional<TensorView>& bias,
                                   int64_t cols, int64_t depth, int64_t count = 1) {
   LinearParams params{};
-  params.format = packed_arg(weight, cols, depth, count);
-  params.scales = scales_arg(scales, params.format, count * cols);
+  const ScaledWeight scaled = scaled_arg(weight, scales, cols, depth, count);
+  params.format = scaled.format;
+  params.scales = scaled.scales;
+  params.groups = scaled.groups;
+  // Sums of products of a signed with an unsigned byte must fit 32 bits.
+  SPLITSERVE_CHECK_VALUE(params.format != WeightFormat::kInt8Dot || depth <= 65536,
+                         "weight: int8 activations can have at most 65536 inputs, got " << depth);
   const DType dtype = activation_of(params.format);
   cpu_arg(x, "x").rank(2).size(1, depth).rows_contiguous().activation(dtype);
   params.rows = x.size(0);

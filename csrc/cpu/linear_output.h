@@ -7,6 +7,11 @@
 namespace splitserve::SPLITSERVE_ISA {
 namespace {
 
+// The sum of a row's int8 with stored weights as what it is worth but for the weights' scales.
+SPLITSERVE_INLINE Vec scaled_dot(const RowCodes& codes, int64_t row, IntVec sum) {
+  return __builtin_convertvector(sum - codes.zeros[row], Vec) * codes.scales[row];
+}
+
 // The outputs of any panel from its sums [rows][32].
 template <typename X>
 [[gnu::noinline]] void write_columns(const LinearParams& p, int64_t row, int64_t rows, int64_t col,
@@ -72,6 +77,32 @@ template <typename Out>
       if (p.scales != nullptr) sum *= load(p.scales + col + v);
       if (p.bias != nullptr) sum += load(static_cast<const BFloat16*>(p.bias) + col + v);
       store(out + v, sum);
+    }
+  }
+}
+
+SPLITSERVE_INLINE IntVec load_sums(const void* p) {
+  IntVec sums;
+  std::memcpy(&sums, p, sizeof sums);
+  return sums;
+}
+
+// The same from sums of integers.
+template <typename Out>
+[[gnu::noinline]] void write_dot_rows(const LinearParams& p, int64_t row, int64_t rows, int64_t col,
+                                      const float* sums) {
+  Out* out = static_cast<Out*>(p.out) + row * p.out_stride + col;
+  Vec scales[kPanelVecs], biases[kPanelVecs] = {};
+  for (int v = 0; v < kPanelVecs; ++v) {
+    scales[v] = load(p.scales + col + v * kLanes);
+    if (p.bias != nullptr) biases[v] = load(static_cast<const BFloat16*>(p.bias) + col + v * kLanes);
+  }
+  for (int64_t i = 0; i < rows; ++i, out += p.out_stride, sums += kPanelCols) {
+#pragma GCC unroll 8
+    for (int v = 0; v < kPanelVecs; ++v) {
+      Vec sum = scaled_dot(p.codes, row + i, load_sums(sums + v * kLanes)) * scales[v];
+      if (p.bias != nullptr) sum += biases[v];
+      store(out + v * kLanes, sum);
     }
   }
 }

@@ -2,6 +2,7 @@
 // which weights are fetched meanwhile.
 #pragma once
 
+#include "cpu/int8_dot.h"
 #include "cpu/linear_output.h"
 #include "cpu/panel_tile.h"
 
@@ -46,7 +47,8 @@ const char* panel_of(const LinearParams& p, int64_t panel) {
 }
 
 template <typename Format, int kRows, int kLines>
-void tile(const LinearParams& p, int64_t row, int64_t panel, const Stretch& stretch, const char* ahead) {
+void panel_tile(const LinearParams& p, int64_t row, int64_t panel, const Stretch& stretch,
+                const char* ahead) {
   using X = typename Format::X;
   Rows<X, kRows> x;
   x.depth = stretch.depth;
@@ -55,7 +57,11 @@ void tile(const LinearParams& p, int64_t row, int64_t panel, const Stretch& stre
   }
   Vec sums[kRows][kPanelVecs] = {};
   if (stretch.first_k > 0) std::memcpy(sums, stretch.partial, sizeof sums);
-  PanelTile<Format, kRows, kLines>::run(x, stretch.weights, ahead, sums);
+  if constexpr (has_group_scales(Format::kFormat)) {
+    PanelTile<Format, kRows, kLines>::run(x, stretch.weights, ahead, {p.groups, panel, row}, sums);
+  } else {
+    PanelTile<Format, kRows, kLines>::run(x, stretch.weights, ahead, sums);
+  }
   if (stretch.first_k + stretch.depth < p.depth) {
     std::memcpy(stretch.partial, sums, sizeof sums);
     return;
@@ -65,6 +71,67 @@ void tile(const LinearParams& p, int64_t row, int64_t panel, const Stretch& stre
     for (int i = 0; i < kRows; ++i) Format::put_in_order(sums[i]);
   }
   write<X>(p, row, panel * kPanelCols, sums);
+}
+
+// sums[i][v] += x(i) . weight(v), of four inputs of rows that are `stride` apart.
+template <int kRows>
+SPLITSERVE_INLINE void add_dots(IntVec (&sums)[kRows][kPanelVecs], const char* step, const int8_t* x,
+                                int64_t stride) {
+  if constexpr (kLanes == 16) {
+    Int8Dot::Weights weights[kPanelVecs];
+#pragma GCC unroll 8
+    for (int v = 0; v < kPanelVecs; ++v) weights[v] = Int8Dot::load(step + v * kLanes * kDotPair);
+#pragma GCC unroll 16
+    for (int i = 0; i < kRows; ++i) {
+      const Int8Dot::Inputs inputs = Int8Dot::broadcast(x + i * stride);
+#pragma GCC unroll 8
+      for (int v = 0; v < kPanelVecs; ++v) sums[i][v] = Int8Dot::accumulate(sums[i][v], weights[v], inputs);
+    }
+  } else {
+    Int8Dot::Inputs inputs[kRows];
+#pragma GCC unroll 8
+    for (int i = 0; i < kRows; ++i) inputs[i] = Int8Dot::broadcast(x + i * stride);
+#pragma GCC unroll 8
+    for (int v = 0; v < kPanelVecs; ++v) {
+      const Int8Dot::Weights weights = Int8Dot::load(step + v * kLanes * kDotPair);
+#pragma GCC unroll 8
+      for (int i = 0; i < kRows; ++i) sums[i][v] = Int8Dot::accumulate(sums[i][v], weights, inputs[i]);
+    }
+  }
+}
+
+// int8 dot: sums are integers, and exact.
+template <int kRows, int kLines>
+void dot_tile(const LinearParams& p, int64_t row, int64_t panel, const char* ahead) {
+  using Format = Int8DotWeights;
+  const int64_t depth = ceil_div(p.depth, kDotDepth) * kDotDepth;
+  const int8_t* x = p.codes.codes + row * depth;
+  const char* weights = panel_of<Format>(p, panel);
+  IntVec sums[kRows][kPanelVecs] = {};
+  for (int64_t unit = 0; unit < depth / (kDotPair * Format::kUnitSteps); ++unit) {
+    fetch<kLines>(ahead, unit);
+#pragma GCC unroll 2
+    for (int j = 0; j < Format::kUnitSteps; ++j) {
+      const int64_t step = unit * Format::kUnitSteps + j;
+      add_dots(sums, weights + step * Format::kStepBytes, x + step * kDotPair, depth);
+    }
+  }
+  Vec scaled[kRows][kPanelVecs];
+#pragma GCC unroll 16
+  for (int i = 0; i < kRows; ++i) {
+#pragma GCC unroll 8
+    for (int v = 0; v < kPanelVecs; ++v) scaled[i][v] = scaled_dot(p.codes, row + i, sums[i][v]);
+  }
+  write<BFloat16>(p, row, panel * kPanelCols, scaled);
+}
+
+template <typename Format, int kRows, int kLines>
+void tile(const LinearParams& p, int64_t row, int64_t panel, const Stretch& stretch, const char* ahead) {
+  if constexpr (Format::kFormat == WeightFormat::kInt8Dot) {
+    dot_tile<kRows, kLines>(p, row, panel, ahead);
+  } else {
+    panel_tile<Format, kRows, kLines>(p, row, panel, stretch, ahead);
+  }
 }
 
 // Cache lines per unit of the format, half of them and a quarter.
@@ -152,7 +219,7 @@ void unpacked_rows(const LinearParams& p, int64_t row, int64_t row_end, int64_t 
 
 template <typename Format>
 void block_rows(const LinearParams& p, int64_t row, int64_t row_end, const Panels& panels) {
-  if constexpr (requires { Format::unpack; }) {
+  if constexpr (requires { Format::unpack; } && !has_group_scales(Format::kFormat)) {
     // Twice is cheaper than a way through memory.
     if (row_end - row > 2 * Format::kMaxRows) return unpacked_rows<Format>(p, row, row_end, panels.current);
   }

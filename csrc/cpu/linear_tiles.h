@@ -19,7 +19,7 @@ inline constexpr int64_t kManyPasses = 8;
 // Cache lines per step of tiles.
 template <typename Format>
 constexpr int64_t lines_per_step(Share share) {
-  constexpr int64_t kStepBytes = panel_bytes(Format::kFormat, kTileDepth),
+  constexpr int64_t kStepBytes = panel_bytes(Format::kFormat, TileInput<Format>::kDepth),
                     kUnits = kStepBytes / Format::kUnitBytes;
   return kUnits * (share == Share::kAll       ? kAllLines<Format>
                    : share == Share::kHalf    ? kHalfLines<Format>
@@ -30,12 +30,12 @@ constexpr int64_t lines_per_step(Share share) {
 template <typename Format>
   requires std::is_same_v<typename Format::X, BFloat16>
 struct BlockRows<Format> {
+  static constexpr bool kIsDot = Format::kFormat == WeightFormat::kInt8Dot;
   static constexpr int64_t kLeastRows = 4 * kTileSize, kMostRows = kTileBlockRows, kBytes = kTileBlockBytes;
   void multiply(const LinearParams& p, int64_t row, int64_t row_end, const Panels& panels) {
-    const TileRows x{static_cast<const BFloat16*>(p.x) + row * p.x_stride, p.x_stride, row_end - row,
-                     p.depth};
+    const auto x = rows_of(p, row, row_end);
     tiles.multiply(
-        x, panel_of<Format>(p, panels.current),
+        x, panel_of<Format>(p, panels.current), {p.groups, panels.current, row},
         [&](int64_t pass, int64_t passes) {
           if (passes >= kManyPasses)
             fetch_outputs(p, row + pass * x.count / passes, row + (pass + 1) * x.count / passes,
@@ -44,11 +44,38 @@ struct BlockRows<Format> {
           return StepAhead{ahead.start, lines_per_step<Format>(ahead.share)};
         },
         [&](int64_t first, int64_t rows, const float* sums) {
-          write(p, row + first, rows, panels.current * kPanelCols, sums);
+          if constexpr (kIsDot) {
+            write_dots(p, row + first, rows, panels.current * kPanelCols, sums);
+          } else {
+            write(p, row + first, rows, panels.current * kPanelCols, sums);
+          }
         });
   }
 
  private:
+  using Element = typename TileInput<Format>::Element;
+
+  static TileRows<Element> rows_of(const LinearParams& p, int64_t row, int64_t row_end) {
+    if constexpr (kIsDot) {
+      const int64_t depth = ceil_div(p.depth, kDotDepth) * kDotDepth;
+      return {p.codes.codes + row * depth, depth, row_end - row, depth};
+    } else {
+      return {static_cast<const BFloat16*>(p.x) + row * p.x_stride, p.x_stride, row_end - row, p.depth};
+    }
+  }
+
+  // Sums are integers, of up to two tiles of rows.
+  static void write_dots(const LinearParams& p, int64_t row, int64_t rows, int64_t col, const float* sums) {
+    if (col + kPanelCols <= p.cols) {
+      if (p.out_dtype == DType::kFloat32) return write_dot_rows<float>(p, row, rows, col, sums);
+      return write_dot_rows<BFloat16>(p, row, rows, col, sums);
+    }
+    alignas(64) float scaled[2 * kTileSize * kPanelCols];
+    for (int64_t i = 0; i < rows * kPanelVecs; ++i)
+      store(scaled + i * kLanes, scaled_dot(p.codes, row + i / kPanelVecs, load_sums(sums + i * kLanes)));
+    write_columns<BFloat16>(p, row, rows, col, scaled);
+  }
+
   static void write(const LinearParams& p, int64_t row, int64_t rows, int64_t col, const float* sums) {
     if (col + kPanelCols > p.cols) return write_columns<BFloat16>(p, row, rows, col, sums);
     if (p.out_dtype == DType::kFloat32) return write_rows<float>(p, row, rows, col, sums);

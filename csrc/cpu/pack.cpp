@@ -60,7 +60,8 @@ void check_place(const TensorView& source, int64_t cols, int64_t depth, int64_t 
 void pack_weight(TensorView packed, TensorView source, int64_t cols, int64_t depth, int64_t first_col,
                  int64_t first_k) {
   const WeightFormat format = packed_arg(packed, cols, depth);
-  SPLITSERVE_CHECK_VALUE(!is_grouped(format), "packed: pack_codes packs weights in groups");
+  SPLITSERVE_CHECK_VALUE(!is_grouped(format) && format != WeightFormat::kInt4Groups,
+                         "packed: pack_codes packs codes of 4 bits");
   cpu_arg(source, "source").rank(2).type({packed.dtype()});
   check_place(source, cols, depth, first_col, first_k);
   if (source.size(0) == 0) return;
@@ -75,13 +76,16 @@ void pack_weight(TensorView packed, TensorView source, int64_t cols, int64_t dep
   }
 }
 
-// The groups of one output: codes [depth], of which the lower 4 bits count, scales [groups].
-template <typename Scale>
-void pack_groups(char* panel, int64_t col, const int8_t* codes, const Scale* scales, int64_t depth) {
-  constexpr int64_t kScaleBytes = kPanelCols * sizeof(Scale);
+// The groups of one output: codes [depth], of which the lower 4 bits count, scales [groups] of kScaleSize
+// bytes each.
+template <int64_t kScaleSize>
+void pack_groups(char* panel, int64_t col, const int8_t* codes, const char* scales, int64_t depth) {
+  constexpr int64_t kScaleBytes = kPanelCols * kScaleSize;
   for (int64_t group = 0; group * kGroupDepth < depth; ++group) {
     char* start = panel + group * (kScaleBytes + kGroupCodeBytes);
-    std::memcpy(start + col * sizeof(Scale), scales + group, sizeof(Scale));
+    if constexpr (kScaleSize > 0) {
+      std::memcpy(start + col * kScaleSize, scales + group * kScaleSize, kScaleSize);
+    }
     for (int64_t block = 0; block < kGroupDepth / kBlockDepth; ++block) {
       uint32_t nibbles = 0;
       for (int64_t i = 0; i < kBlockDepth; ++i) {
@@ -94,31 +98,43 @@ void pack_groups(char* panel, int64_t col, const int8_t* codes, const Scale* sca
   }
 }
 
-template <typename Scale>
-void pack_rows(const TensorView& packed, const TensorView& source, const TensorView& scales,
+template <int64_t kScaleSize>
+void pack_rows(const TensorView& packed, const TensorView& source, const Optional<TensorView>& scales,
                WeightFormat format, int64_t first_col) {
+  const char* first = nullptr;
+  int64_t stride = 0;
+  if constexpr (kScaleSize > 0) {
+    const TensorView view = *scales;
+    first = static_cast<const char*>(view.data_ptr()), stride = view.stride(0) * kScaleSize;
+  }
   const int64_t rows = source.size(0), depth = source.size(1);
   host::parallel_for(rows, rows * depth, [&](int64_t begin, int64_t end) {
     for (int64_t row = begin; row < end; ++row) {
       const int64_t col = first_col + row;
-      pack_groups(static_cast<char*>(packed.data_ptr()) + col / kPanelCols * panel_bytes(format, depth),
-                  col % kPanelCols, static_cast<const int8_t*>(source.data_ptr()) + row * source.stride(0),
-                  static_cast<const Scale*>(scales.data_ptr()) + row * scales.stride(0), depth);
+      pack_groups<kScaleSize>(
+          static_cast<char*>(packed.data_ptr()) + col / kPanelCols * panel_bytes(format, depth),
+          col % kPanelCols, static_cast<const int8_t*>(source.data_ptr()) + row * source.stride(0),
+          first + row * stride, depth);
     }
   });
 }
 
-void pack_codes(TensorView packed, TensorView source, TensorView scales, int64_t cols, int64_t depth,
-                int64_t first_col) {
+// Codes of 4 bits, with scales if these lie between them.
+void pack_codes(TensorView packed, TensorView source, Optional<TensorView> scales, int64_t cols,
+                int64_t depth, int64_t first_col) {
   const WeightFormat format = packed_arg(packed, cols, depth);
-  SPLITSERVE_CHECK_VALUE(is_grouped(format), "packed: expected weights in groups");
-  const bool is_int4 = format == WeightFormat::kInt4;
+  const bool has_scales_beside = format == WeightFormat::kInt4Groups;
+  SPLITSERVE_CHECK_VALUE(is_grouped(format) || has_scales_beside, "packed: expected codes of 4 bits");
+  SPLITSERVE_CHECK_VALUE(scales.has_value() != has_scales_beside, "scales: belong between codes");
   cpu_arg(source, "source").rank(2).type({kInt8Type}).size(1, depth).rows_contiguous();
   check_place(source, cols, depth, first_col, 0);
-  cpu_arg(scales, "scales").rank(2).type({is_int4 ? kBFloat16Type : kUint8Type}).rows_contiguous();
-  cpu_arg(scales, "scales").size(0, source.size(0)).size(1, ceil_div(depth, kGroupDepth));
-  is_int4 ? pack_rows<BFloat16>(packed, source, scales, format, first_col)
-          : pack_rows<uint8_t>(packed, source, scales, format, first_col);
+  if (has_scales_beside) return pack_rows<0>(packed, source, scales, format, first_col);
+  const bool is_int4 = format == WeightFormat::kInt4;
+  const TensorView view = *scales;
+  cpu_arg(view, "scales").rank(2).type({is_int4 ? kBFloat16Type : kUint8Type}).rows_contiguous();
+  cpu_arg(view, "scales").size(0, source.size(0)).size(1, ceil_div(depth, kGroupDepth));
+  is_int4 ? pack_rows<2>(packed, source, scales, format, first_col)
+          : pack_rows<1>(packed, source, scales, format, first_col);
 }
 
 }  // namespace

@@ -15,6 +15,14 @@
 //
 // MXFP4:  the same with 32 scales of a byte, the exponent of a power of two as it is in a float32; and codes
 // are sign, two bits of exponent and one of mantissa: 0, 0.5, 1, 1.5, 2, 3, 4 and 6 with either sign.
+//
+// int8 dot:  packed[panel][step][col][4] = weight[panel * 32 + col][step * 4 + i] + 128, for int8
+// activations; there are zeros up to a multiple of 64 inputs. One float32 scale per output, as for int8.
+//
+// int8 groups, FP8 groups, int4 groups:  int8, E4M3 in its place, and packed[panel][unit] = 4 blocks as in
+// int4 of codes from 0 to 15. Groups of 16, 32, 64 or 128 inputs have scales beside the weight, float32
+// [panel][group][1 or 2][32 outputs]. What is second are offsets: a weight is code * scale + offset. Without
+// them codes are worth as much as they say, those of 4 bits 8 less.
 #pragma once
 
 #include <cstdint>
@@ -31,14 +39,27 @@ inline constexpr int64_t kBlockDepth = 8;
 inline constexpr int64_t kBlockBytes = kPanelCols * 4;
 inline constexpr int64_t kGroupCodeBytes = kGroupDepth / kBlockDepth * kBlockBytes;
 
+inline constexpr int64_t kSmallestGroup = 16, kLargestGroup = 128;
+// Neighbours along the input dimension that one step of products of int8 adds up, and inputs of a row of a
+// tile, to whose multiples weights and activations are padded.
+inline constexpr int64_t kDotPair = 4, kDotDepth = 64;
+// What codes of 4 bits without offsets are stored plus.
+inline constexpr int kInt4Zero = 8;
+
 inline constexpr int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
-// Whether the weights are codes of 4 bits in groups with scales of their own.
+// Whether the weights are codes of 4 bits in groups, each with its scales before it.
 inline constexpr bool is_grouped(WeightFormat format) {
   return format == WeightFormat::kInt4 || format == WeightFormat::kMxfp4;
 }
 
-// Bytes of the scales of a group of a panel, for formats with groups.
+// Whether the scales of groups lie beside the weights.
+inline constexpr bool has_group_scales(WeightFormat format) {
+  return format == WeightFormat::kInt8Groups || format == WeightFormat::kFp8Groups ||
+         format == WeightFormat::kInt4Groups;
+}
+
+// Bytes of the scales of a group of a panel, for formats that are grouped.
 inline constexpr int64_t scale_bytes(WeightFormat format) {
   return format == WeightFormat::kInt4 ? kInt4ScaleBytes : kMxfp4ScaleBytes;
 }
@@ -51,21 +72,31 @@ inline constexpr int64_t panel_bytes(WeightFormat format, int64_t depth) {
     case WeightFormat::kBFloat16:
       return ceil_div(depth, 2) * kPanelCols * 4;
     case WeightFormat::kInt8:
+    case WeightFormat::kInt8Groups:
+    case WeightFormat::kFp8Groups:
       return ceil_div(depth, 2) * kPanelCols * 2;
     case WeightFormat::kInt4:
     case WeightFormat::kMxfp4:
       return ceil_div(depth, kGroupDepth) * (scale_bytes(format) + kGroupCodeBytes);
+    case WeightFormat::kInt8Dot:
+      return ceil_div(depth, kDotDepth) * kDotDepth * kPanelCols;
+    case WeightFormat::kInt4Groups:
+      return ceil_div(depth, kGroupDepth) * kGroupCodeBytes;
   }
   return 0;
 }
 
-// Where the elements of a packed weight other than int4 are, counted in elements.
+// Where the elements of a packed weight that are no codes of 4 bits are, counted in elements.
 struct PackedLayout {
   int64_t pair;
   int64_t steps;
 
   PackedLayout(WeightFormat format, int64_t depth)
-      : pair(format == WeightFormat::kFloat32 ? 1 : 2), steps(ceil_div(depth, pair)) {}
+      : pair(format == WeightFormat::kFloat32   ? 1
+             : format == WeightFormat::kInt8Dot ? kDotPair
+                                                : 2),
+        steps(format == WeightFormat::kInt8Dot ? ceil_div(depth, kDotDepth) * (kDotDepth / kDotPair)
+                                               : ceil_div(depth, pair)) {}
 
   int64_t offset(int64_t col, int64_t k) const {
     const int64_t step = col / kPanelCols * steps + k / pair;

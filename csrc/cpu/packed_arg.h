@@ -2,7 +2,7 @@
 #pragma once
 
 #include "common/check.h"
-#include "cpu/packed.h"
+#include "cpu/group_scales.h"
 
 namespace splitserve {
 
@@ -13,18 +13,26 @@ inline WeightFormat format_of(const TensorView& packed) {
   const DLDataType type = packed.dtype();
   if (same_type(type, kFloat32Type)) return WeightFormat::kFloat32;
   if (same_type(type, kBFloat16Type)) return WeightFormat::kBFloat16;
-  if (same_type(type, kInt8Type)) return WeightFormat::kInt8;
-  const bool has_small_scales = packed.ndim() == 3 && packed.size(2) == kMxfp4ScaleBytes + kGroupCodeBytes;
-  return has_small_scales ? WeightFormat::kMxfp4 : WeightFormat::kInt4;
+  if (same_type(type, kInt8Type)) {
+    const bool is_dot = packed.ndim() == 4 && packed.size(3) == kDotPair;
+    return is_dot ? WeightFormat::kInt8Dot : WeightFormat::kInt8;
+  }
+  if (packed.ndim() == 4) return WeightFormat::kFp8Groups;
+  const int64_t unit = packed.ndim() == 3 ? packed.size(2) : 0;
+  if (unit == kGroupCodeBytes) return WeightFormat::kInt4Groups;
+  return unit == kMxfp4ScaleBytes + kGroupCodeBytes ? WeightFormat::kMxfp4 : WeightFormat::kInt4;
 }
 
 // A weight of [cols, depth] as packed.h describes it: [panels, steps, 32, pair], or of uint8
-// [panels, groups, bytes] for int4 and MXFP4; dense. Or `count` of them, one behind the other.
+// [panels, groups, bytes] for codes of 4 bits; FP8 is uint8 in the place of int8; dense. Or `count` of them,
+// one behind the other.
 inline WeightFormat packed_arg(const TensorView& packed, int64_t cols, int64_t depth, int64_t count = 1) {
   const Arg arg = cpu_arg(packed, "packed").type({kFloat32Type, kBFloat16Type, kInt8Type, kUint8Type});
   const WeightFormat format = format_of(packed);
   if (is_grouped(format)) {
     arg.rank(3).size(1, ceil_div(depth, kGroupDepth)).size(2, scale_bytes(format) + kGroupCodeBytes);
+  } else if (format == WeightFormat::kInt4Groups) {
+    arg.rank(3).size(1, ceil_div(depth, kGroupDepth));
   } else {
     const PackedLayout layout(format, depth);
     arg.rank(4).size(1, layout.steps).size(2, kPanelCols).size(3, layout.pair);
@@ -39,13 +47,47 @@ inline DType activation_of(WeightFormat format) {
   return format == WeightFormat::kFloat32 ? DType::kFloat32 : DType::kBFloat16;
 }
 
-// One float32 scale per output for int8, none for the other formats.
-inline const float* scales_arg(const Optional<TensorView>& scales, WeightFormat format, int64_t cols) {
-  SPLITSERVE_CHECK_VALUE(scales.has_value() == (format == WeightFormat::kInt8),
-                         "scales: int8 weights have them, others do not");
-  if (!scales.has_value()) return nullptr;
+// A weight with its scales.
+struct ScaledWeight {
+  WeightFormat format;
+  const float* scales;  // of outputs, or nullptr
+  GroupScales groups;
+};
+
+// The scales of groups beside weights: float32 [panels, groups, 1 or 2, 32], whose number tells how many
+// inputs a group has.
+inline GroupScales group_scales_arg(const TensorView& scales, int64_t panels, int64_t depth) {
+  const Arg arg = cpu_arg(scales, "scales").rank(4).type({kFloat32Type}).size(0, panels).size(3, kPanelCols);
+  SPLITSERVE_CHECK_VALUE(scales.IsContiguous(), "scales: must be contiguous");
+  GroupScales groups{};
+  groups.count = scales.size(1);
+  groups.has_offsets = scales.size(2) == 2;
+  arg.size(2, groups.has_offsets ? 2 : 1);
+  groups.depth = kSmallestGroup;
+  while (groups.depth < kLargestGroup && ceil_div(depth, groups.depth) > groups.count) groups.depth *= 2;
+  arg.size(1, ceil_div(depth, groups.depth));
+  groups.scales = static_cast<const float*>(scales.data_ptr());
+  return groups;
+}
+
+// One float32 scale per output for int8, or those of groups; FP8 and int4 in groups have the latter, others
+// none.
+inline ScaledWeight scaled_arg(const TensorView& packed, const Optional<TensorView>& scales, int64_t cols,
+                               int64_t depth, int64_t count = 1) {
+  ScaledWeight weight{packed_arg(packed, cols, depth, count), nullptr, {}};
+  const bool is_int8 = weight.format == WeightFormat::kInt8, is_dot = weight.format == WeightFormat::kInt8Dot;
+  const bool has_scales = is_int8 || is_dot || has_group_scales(weight.format);
+  SPLITSERVE_CHECK_VALUE(scales.has_value() == has_scales,
+                         "scales: weights of 8 bits and those in groups have them, others do not");
+  if (!has_scales) return weight;
   const TensorView view = *scales;
-  return cpu_arg(view, "scales").vector(kFloat32Type, cols).data<const float>();
+  if (is_dot || (is_int8 && view.ndim() == 1)) {
+    weight.scales = cpu_arg(view, "scales").vector(kFloat32Type, count * cols).data<const float>();
+    return weight;
+  }
+  if (is_int8) weight.format = WeightFormat::kInt8Groups;
+  weight.groups = group_scales_arg(view, packed.size(0), depth);
+  return weight;
 }
 
 }  // namespace splitserve

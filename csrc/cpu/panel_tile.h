@@ -4,6 +4,7 @@
 // bits depend on the row and the column alone, never on the tile's shape or on its neighbours.
 #pragma once
 
+#include "cpu/linear.h"
 #include "cpu/weight_formats.h"
 
 namespace splitserve::SPLITSERVE_ISA {
@@ -168,6 +169,105 @@ struct PanelTile<Format, kRows, kLines> {
 #pragma GCC unroll 16
       for (int i = 0; i < kRows; ++i) sums[i][v] = fma(part[i][v], scale, sums[i][v]);
     }
+  }
+};
+
+// Scales of one panel's groups, and sums of the inputs of the rows in work.
+struct PanelScales {
+  const float* scales;    // [groups, 1 or 2, 32]
+  const float* row_sums;  // [rows, groups], or nullptr
+  const GroupScales* all;
+
+  SPLITSERVE_INLINE PanelScales(const GroupScales& groups, int64_t panel, int64_t row)
+      : scales(groups.of_panel(panel)),
+        row_sums(groups.row_sums == nullptr ? nullptr : groups.row_sums + row * groups.count),
+        all(&groups) {}
+};
+
+// sums[i][v] += part(i, v) * scale + row_sum(i) * offset, of one group.
+template <typename Format, int kRows, typename Part>
+SPLITSERVE_INLINE void add_group(const PanelScales& groups, int64_t group, const Part& part,
+                                 Vec (&sums)[kRows][kPanelVecs]) {
+  const float* scales = groups.scales + group * groups.all->stride();
+#pragma GCC unroll 8
+  for (int v = 0; v < kPanelVecs; ++v) {
+    const Vec scale = Format::columns(scales, v);
+#pragma GCC unroll 16
+    for (int i = 0; i < kRows; ++i) sums[i][v] = fma(part(i, v), scale, sums[i][v]);
+  }
+  if (groups.row_sums == nullptr) return;
+#pragma GCC unroll 8
+  for (int v = 0; v < kPanelVecs; ++v) {
+    const Vec offset = groups.all->has_offsets ? Format::columns(scales + kPanelCols, v)
+                                               : Format::columns(scales, v) * -Format::kZero;
+#pragma GCC unroll 16
+    for (int i = 0; i < kRows; ++i)
+      sums[i][v] = fma(broadcast(groups.row_sums[i * groups.all->count + group]), offset, sums[i][v]);
+  }
+}
+
+// Groups of any size with scales beside them, in the same way.
+template <typename Format, int kRows, int kLines>
+  requires(has_group_scales(Format::kFormat))
+struct PanelTile<Format, kRows, kLines> {
+  using X = BFloat16;
+  using Sums = Vec[kRows][kPanelVecs];
+
+  SPLITSERVE_INLINE static void run(const Rows<X, kRows>& x, const char* panel, const char* ahead,
+                                    const PanelScales& groups, Sums& sums) {
+    constexpr int kAtOnce = kRows <= kFewRows ? 2 : 1;
+    const int64_t depth = groups.all->depth, whole = x.depth / depth;
+    int64_t group = 0;
+    for (; group + kAtOnce <= whole; group += kAtOnce) {
+      add_groups<kAtOnce>(x, panel, ahead, groups, group, sums);
+    }
+    if (group < whole) add_groups<1>(x, panel, ahead, groups, group++, sums);
+    if (group * depth < x.depth) last_group(x, panel, groups, group, sums);
+  }
+
+ private:
+  template <int kCount>
+  SPLITSERVE_INLINE static void add_groups(const Rows<X, kRows>& x, const char* panel, const char* ahead,
+                                           const PanelScales& groups, int64_t first, Sums& sums) {
+    const int64_t halves = groups.all->depth / kHalfDepth;  // of a group
+    Vec parts[kCount][kRows][kPanelVecs] = {};
+    for (int64_t i = 0; i < halves; ++i) {
+#pragma GCC unroll 2
+      for (int g = 0; g < kCount; ++g) fetch<kLines / 2>(ahead, (first + g) * halves + i);
+#pragma GCC unroll 8
+      for (int j = 0; j < kHalfPairs; ++j) {
+#pragma GCC unroll 2
+        for (int g = 0; g < kCount; ++g) {
+          const int64_t half = (first + g) * halves + i;
+          add_products<X>(parts[g], pair_of(panel, half, j), x.pair(half * kHalfDepth + 2 * j));
+        }
+      }
+    }
+#pragma GCC unroll 2
+    for (int g = 0; g < kCount; ++g) add_part(groups, first + g, parts[g], sums);
+  }
+
+  // A group that ends with the row.
+  static void last_group(const Rows<X, kRows>& x, const char* panel, const PanelScales& groups, int64_t group,
+                         Sums& sums) {
+    Vec part[kRows][kPanelVecs] = {};
+    for (int64_t k = group * groups.all->depth; k < x.depth; k += 2) {
+      add_products<X>(part, pair_of(panel, k / kHalfDepth, k % kHalfDepth / 2), x.last(k));
+    }
+    add_part(groups, group, part, sums);
+  }
+
+  SPLITSERVE_INLINE static auto pair_of(const char* panel, int64_t half, int j) {
+    const char* start = panel + half * Format::kHalfBytes;
+    return [start, j](int v) __attribute__((always_inline)) { return Format::operand(start, v, j); };
+  }
+
+  SPLITSERVE_INLINE static void add_part(const PanelScales& groups, int64_t group,
+                                         const Vec (&part)[kRows][kPanelVecs], Sums& sums) {
+    // The sums wait in memory: the registers are for those of the group.
+    asm volatile("" : "+m"(sums));
+    add_group<Format>(
+        groups, group, [&part](int i, int v) __attribute__((always_inline)) { return part[i][v]; }, sums);
   }
 };
 

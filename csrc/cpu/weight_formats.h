@@ -56,9 +56,19 @@ struct MagnitudeBytes {
   }
 };
 constexpr MagnitudeBytes kMagnitudeBytes;
+
+// The upper bytes of codes from those of their magnitudes. -128, whose magnitude has the place of 0 in a
+// table, and the same lower byte, is the only code whose magnitude has the highest bit.
+SPLITSERVE_INLINE __m512i with_signs(__m512i high, __m512i codes, __m512i magnitudes) {
+  constexpr int kFirstOrBothOthers = 0xf8;
+  constexpr char kHighOfLeast = static_cast<char>(0xc3);
+  return _mm512_mask_mov_epi8(
+      _mm512_ternarylogic_epi32(high, codes, _mm512_set1_epi8(-128), kFirstOrBothOthers),
+      _mm512_movepi8_mask(magnitudes), _mm512_set1_epi8(kHighOfLeast));
+}
 #endif
 
-// Codes from -127 to 127.
+// Codes from -128 to 127.
 struct Int8Weights {
   using X = BFloat16;
   static constexpr WeightFormat kFormat = WeightFormat::kInt8;
@@ -66,18 +76,16 @@ struct Int8Weights {
   static constexpr int64_t kStepBytes = kPanelCols * 2;
   static constexpr int64_t kUnitBytes = kUnitSteps * kStepBytes;
 #if defined(__AVX512BF16__)
-  // Two look-ups give the bytes of all magnitudes, which then meet: six instructions for a whole step, of
+  // Two look-ups give the bytes of all magnitudes, which then meet: eight instructions for a whole step, of
   // which none but the look-ups needs a unit that multiplies. They leave each register every other four
   // outputs.
   SPLITSERVE_INLINE static DotStep<X>::Operand load(const char* step, int vec) {
     const auto look_up = [](const uint8_t* table, __m512i ids) __attribute__((always_inline)) {
       return _mm512_permutex2var_epi8(_mm512_load_si512(table), ids, _mm512_load_si512(table + 64));
     };
-    constexpr int kFirstOrBothOthers = 0xf8;
     const __m512i codes = _mm512_loadu_si512(step), magnitudes = _mm512_abs_epi8(codes);
     const __m512i low = look_up(kMagnitudeBytes.low, magnitudes);
-    const __m512i high = _mm512_ternarylogic_epi32(look_up(kMagnitudeBytes.high, magnitudes), codes,
-                                                   _mm512_set1_epi8(-128), kFirstOrBothOthers);
+    const __m512i high = with_signs(look_up(kMagnitudeBytes.high, magnitudes), codes, magnitudes);
     return reinterpret_cast<__m512bh>(vec == 0 ? _mm512_unpacklo_epi8(low, high)
                                                : _mm512_unpackhi_epi8(low, high));
   }
@@ -187,5 +195,139 @@ struct Mxfp4Codes {
   }
 };
 using Mxfp4Weights = GroupWeights<Mxfp4Codes, WeightFormat::kMxfp4>;
+
+// Formats whose scales lie beside them have operand(), from 16 inputs of a panel, which are half a unit, to
+// the operand of a pair of them; and columns(), which brings scales into the order of a register's outputs.
+inline constexpr int64_t kHalfDepth = 16;
+inline constexpr int kHalfPairs = 8;
+
+struct Int8GroupWeights : Int8Weights {
+  static constexpr WeightFormat kFormat = WeightFormat::kInt8Groups;
+  static constexpr int kMaxRows = kGroupRows;
+  static constexpr int64_t kHalfBytes = kHalfPairs * kStepBytes;
+  static constexpr int64_t kUnitBytes = 2 * kHalfBytes;
+  static constexpr float kZero = 0;
+  SPLITSERVE_INLINE static DotStep<X>::Operand operand(const char* half, int vec, int pair) {
+    return Int8Weights::load(half + pair * kStepBytes, vec);
+  }
+  SPLITSERVE_INLINE static Vec columns(const float* p, int vec) {
+#if defined(__AVX512BF16__)
+    // The opposite of put_in_order.
+    const __m512i first = _mm512_setr_epi32(0, 1, 2, 3, 8, 9, 10, 11, 16, 17, 18, 19, 24, 25, 26, 27);
+    const __m512i ids = _mm512_add_epi32(first, _mm512_set1_epi32(4 * vec));
+    return _mm512_permutex2var_ps(::splitserve::SPLITSERVE_ISA::load(p), ids,
+                                  ::splitserve::SPLITSERVE_ISA::load(p + kLanes));
+#else
+    return ::splitserve::SPLITSERVE_ISA::load(p + vec * kLanes);
+#endif
+  }
+};
+
+#if defined(__AVX512BF16__)
+// The bytes of the bfloat16 of the 128 magnitudes of E4M3.
+struct Fp8Bytes {
+  alignas(64) uint8_t low[128], high[128];
+  constexpr Fp8Bytes() : low{}, high{} {
+    for (int code = 1; code < 128; ++code) {
+      int exponent = code >> 3, fraction = code & 7;
+      if (exponent == 0) {
+        // Denormals, of which bfloat16 has none so large.
+        for (exponent = 1; fraction < 8; --exponent) fraction *= 2;
+        fraction &= 7;
+      }
+      const int bits = (exponent + 120) << 7 | fraction << 4;
+      low[code] = static_cast<uint8_t>(bits);
+      high[code] = static_cast<uint8_t>(bits >> 8);
+    }
+  }
+};
+constexpr Fp8Bytes kFp8Bytes;
+#endif
+
+// The same for codes of E4M3, which convert exactly, too.
+struct Fp8GroupWeights : Int8GroupWeights {
+  static constexpr WeightFormat kFormat = WeightFormat::kFp8Groups;
+  SPLITSERVE_INLINE static DotStep<X>::Operand operand(const char* half, int vec, int pair) {
+    return load(half + pair * kStepBytes, vec);
+  }
+  SPLITSERVE_INLINE static DotStep<X>::Operand load(const char* step, int vec) {
+#if defined(__AVX512BF16__)
+    constexpr int kFirstOrBothOthers = 0xf8;
+    const auto& [low_bytes, high_bytes] = kFp8Bytes;
+    const __m512i codes = _mm512_loadu_si512(step);
+    const __m512i low =
+        _mm512_permutex2var_epi8(_mm512_load_si512(low_bytes), codes, _mm512_load_si512(low_bytes + 64));
+    const __m512i magnitudes =
+        _mm512_permutex2var_epi8(_mm512_load_si512(high_bytes), codes, _mm512_load_si512(high_bytes + 64));
+    const __m512i high =
+        _mm512_ternarylogic_epi32(magnitudes, codes, _mm512_set1_epi8(-128), kFirstOrBothOthers);
+    return reinterpret_cast<__m512bh>(vec == 0 ? _mm512_unpacklo_epi8(low, high)
+                                               : _mm512_unpackhi_epi8(low, high));
+#else
+    HalfVec pairs;
+    std::memcpy(&pairs, step + vec * kLanes * 2, sizeof pairs);
+    const UintVec wide = __builtin_convertvector(pairs, UintVec);
+    return {number(wide & 255u), number(wide >> 8)};
+#endif
+  }
+
+ private:
+  // Exponent and fraction in the places of a float's are worth 2^-120 of the number, denormals too.
+  SPLITSERVE_INLINE static Vec number(UintVec code) {
+    return as_float((code & 127u) << 20 | (code & 128u) << 24) * 0x1p120f;
+  }
+};
+
+// Codes of 8 bits for activations of 8 bits; see int8_dot.h.
+struct Int8DotWeights {
+  using X = BFloat16;
+  static constexpr WeightFormat kFormat = WeightFormat::kInt8Dot;
+#if defined(__AVX512VNNI__)
+  static constexpr int kMaxRows = 12;
+#elif defined(__AVX512F__)
+  static constexpr int kMaxRows = 8;
+#else
+  static constexpr int kMaxRows = kStepRows;
+#endif
+  static constexpr int64_t kStepBytes = kPanelCols * kDotPair;
+  static constexpr int kUnitSteps = 2;
+  static constexpr int64_t kUnitBytes = kUnitSteps * kStepBytes;
+};
+
+// Codes from 0 to 15, which are worth kZero less if there are no offsets.
+struct Int4GroupWeights {
+  using X = BFloat16;
+  static constexpr WeightFormat kFormat = WeightFormat::kInt4Groups;
+  static constexpr int kMaxRows = kGroupRows;
+  static constexpr int64_t kUnitBytes = kGroupCodeBytes;
+  static constexpr int64_t kHalfBytes = kUnitBytes / 2;
+  static constexpr float kZero = kInt4Zero;
+  SPLITSERVE_INLINE static DotStep<X>::Operand operand(const char* half, int vec, int pair) {
+    constexpr int kBlockPairs = kBlockDepth / 2;
+    return decode(load(half + pair / kBlockPairs * kBlockBytes, vec), pair % kBlockPairs);
+  }
+  SPLITSERVE_INLINE static UintVec load(const char* block, int vec) {
+    UintVec nibbles;
+    std::memcpy(&nibbles, block + vec * kLanes * 4, sizeof nibbles);
+    return nibbles;
+  }
+  SPLITSERVE_INLINE static DotStep<X>::Operand decode(UintVec nibbles, int j) {
+#if defined(__AVX512BF16__)
+    const __m256i values = _mm256_setr_epi16(0x0000, 0x3f80, 0x4000, 0x4040, 0x4080, 0x40a0, 0x40c0, 0x40e0,
+                                             0x4100, 0x4110, 0x4120, 0x4130, 0x4140, 0x4150, 0x4160, 0x4170);
+    return look_up_pair(values, nibbles, j);
+#else
+    return {number(nibbles >> (4 * j)), number(nibbles >> (16 + 4 * j))};
+#endif
+  }
+  SPLITSERVE_INLINE static Vec columns(const float* p, int vec) {
+    return ::splitserve::SPLITSERVE_ISA::load(p + vec * kLanes);
+  }
+
+ private:
+  SPLITSERVE_INLINE static Vec number(UintVec code) {
+    return __builtin_convertvector(reinterpret_cast<IntVec>(code & 15u), Vec);
+  }
+};
 
 }  // namespace splitserve::SPLITSERVE_ISA

@@ -9,6 +9,10 @@ import torch
 from splitserve.worker._native import load_library
 from splitserve.worker.ops.quantization import (
     GROUP_COLUMNS,
+    INT4_ZERO,
+    GroupCodes,
+    GroupForm,
+    KeptForm,
     Quantized,
     WeightForm,
     quantize_int4,
@@ -20,6 +24,9 @@ from splitserve.worker.pages import zero_pages
 _lib = load_library("splitserve_cpu")
 
 _PANEL_ROWS = 32
+# Columns that a step of products of int8 adds up, and to whose multiples they are padded.
+_DOT_PAIR, _DOT_COLUMNS = 4, 64
+_PER_ROW = ("int8", "w8a8")
 _GROUP_BYTES = {
     "int4": _PANEL_ROWS * (2 + GROUP_COLUMNS // 2),
     "mxfp4": _PANEL_ROWS * (1 + GROUP_COLUMNS // 2),
@@ -37,17 +44,20 @@ class PackedWeight:
     Args:
         shape: (N, K), each at least 1.
         dtype: bfloat16 or float32, that of the activations it multiplies; bfloat16 if it is quantised.
-        form: "plain" keeps the values in dtype, "int8" with a scale per row, "int4" and "mxfp4" with a scale
-            per 32 columns of a row.
+        form: "plain" keeps the values in dtype, "int8" with a scale per row, "w8a8" likewise to multiply
+            activations that become int8, "int4" and "mxfp4" with a scale per 32 columns of a row, a GroupForm
+            the integers that fill_group_codes() writes.
         num_experts: E; N is a multiple of it.
 
     Attributes:
         shape: (N, K).
         dtype: of the activations.
         form, num_experts: as given.
-        data: [E * ceil(N / E / 32), ceil(K / pair), 32, pair], pair 1 for float32 and 2 for bfloat16 and
-            int8; for int4 and mxfp4 uint8 [E * ceil(N / E / 32), ceil(K / 32), 576 or 544].
-        scales: float32 [N] for int8, else None.
+        data: [E * ceil(N / E / 32), ceil(K / pair), 32, pair], pair 1 for float32, 2 for bfloat16 and int8,
+            4 for w8a8 with K a multiple of 64; for codes of 4 bits uint8 [E * ceil(N / E / 32), ceil(K / 32),
+            512, or 576 or 544 with the scales of int4 or mxfp4]. FP8 is uint8 in the place of int8.
+        scales: float32 [N] for int8 and w8a8; for groups [E * ceil(N / E / 32), groups, 1 or 2, 32]; else
+            None.
 
     Raises:
         OSError: there is not enough address space.
@@ -56,7 +66,7 @@ class PackedWeight:
     __slots__ = ("data", "dtype", "form", "num_experts", "scales", "shape")
 
     def __init__(
-        self, shape: tuple[int, int], dtype: torch.dtype, form: WeightForm = "plain", num_experts: int = 1
+        self, shape: tuple[int, int], dtype: torch.dtype, form: KeptForm = "plain", num_experts: int = 1
     ) -> None:
         assert form == "plain" or dtype == torch.bfloat16, "quantised weights multiply bfloat16"
         assert shape[0] % num_experts == 0, "experts have the same sizes"
@@ -65,7 +75,11 @@ class PackedWeight:
         self.form = form
         self.num_experts = num_experts
         self.data = _panels(num_experts, (shape[0] // num_experts, shape[1]), dtype, form)
-        self.scales = torch.zeros(shape[0]) if form == "int8" else None
+        self.scales = torch.zeros(shape[0]) if form in _PER_ROW else None
+        if isinstance(form, GroupForm):
+            assert form.group, "one group is int8"
+            size = (len(self.data), -(-shape[1] // form.group), 2 if form.has_offsets else 1, _PANEL_ROWS)
+            self.scales = zero_pages(size, torch.float32, huge=True)
 
     @classmethod
     def of(cls, matrix: torch.Tensor, form: WeightForm = "plain") -> PackedWeight:
@@ -99,8 +113,8 @@ class PackedWeight:
             source: [n, k], of any strides; converted to the weight's dtype, or quantised.
             first_row: row of the matrix where its first element belongs.
             first_column: its column.
-            kept: columns of source that belong to the matrix, for int8, where the others still count for the
-                scales; None for all.
+            kept: columns of source that belong to the matrix, for int8 and w8a8, where the others still count
+                for the scales; None for all.
 
         Raises:
             ValueError: it does not fit.
@@ -108,8 +122,9 @@ class PackedWeight:
         if self.form == "plain":
             self._pack(source.to(self.dtype), first_row, first_column)
             return
+        assert not isinstance(self.form, GroupForm), "it holds the integers of a file"
         num_kept = source.shape[1] if kept is None else len(kept)
-        if first_column != 0 or num_kept != self.shape[1] or (kept is not None and self.form != "int8"):
+        if first_column != 0 or num_kept != self.shape[1] or (kept is not None and self.form not in _PER_ROW):
             raise ValueError(f"source: expected whole rows of {self.shape[1]} to quantize")
         if self.scales is None:
             self.fill_codes((quantize_int4 if self.form == "int4" else quantize_mxfp4)(source), first_row)
@@ -133,8 +148,42 @@ class PackedWeight:
             data, shape, row = self._expert_of(first_row)
             _lib.pack_codes(data, codes, scales, *shape, row)
         else:
-            self._pack(codes, first_row, 0)
+            # Those of w8a8 are stored plus 128.
+            self._pack(codes if self.form == "int8" else codes ^ -128, first_row, 0)
             self.scales[first_row : first_row + len(scales)] = scales
+
+    def fill_group_codes(self, group_codes: GroupCodes, first_row: int = 0) -> None:
+        """Write whole rows as integers of a file, in the form that it has: a GroupForm, int8 or w8a8.
+
+        Args:
+            group_codes: of n rows.
+            first_row: row of the matrix where the first one belongs.
+
+        Raises:
+            ValueError: they do not fit.
+        """
+        codes, scales, offsets = group_codes
+        if not isinstance(self.form, GroupForm):
+            self.fill_codes(Quantized(codes, scales.view(-1)), first_row)
+            return
+        assert self.scales is not None, "a GroupForm has scales"
+        assert (offsets is not None) == self.form.has_offsets, "codes are converted to the form"
+        if self.form.bits == 8:
+            self._pack(codes, first_row, 0)
+        else:
+            data, shape, row = self._expert_of(first_row)
+            _lib.pack_codes(data, codes if offsets is not None else codes + INT4_ZERO, None, *shape, row)
+        panels, columns = self._places(first_row, len(codes))
+        self.scales[panels, :, 0, columns] = scales
+        if offsets is not None:
+            self.scales[panels, :, 1, columns] = offsets
+
+    def _places(self, first_row: int, count: int) -> tuple[torch.Tensor, torch.Tensor]:
+        """Return the panels of some rows of an expert, and their columns there, int64 [count]."""
+        expert_rows, num_panels = self.shape[0] // self.num_experts, len(self.data) // self.num_experts
+        expert, row = divmod(first_row, expert_rows)
+        rows = torch.arange(row, row + count)
+        return expert * num_panels + rows // _PANEL_ROWS, rows % _PANEL_ROWS
 
     def _pack(self, source: torch.Tensor, first_row: int, first_column: int) -> None:
         """Write a rectangle [n, k] of any strides, in the dtype of `data`."""
@@ -150,12 +199,25 @@ class PackedWeight:
         return panels, (expert_rows, self.shape[1]), row - expert * expert_rows
 
 
-def _panels(num_experts: int, shape: tuple[int, int], dtype: torch.dtype, form: WeightForm) -> torch.Tensor:
+def _panels(num_experts: int, shape: tuple[int, int], dtype: torch.dtype, form: KeptForm) -> torch.Tensor:
     rows, columns = shape
     num_panels = num_experts * -(-rows // _PANEL_ROWS)
-    if form in _GROUP_BYTES:
-        size = (num_panels, -(-columns // GROUP_COLUMNS), _GROUP_BYTES[form])
+    num_bytes = _code_bytes(form)
+    if num_bytes:
+        size = (num_panels, -(-columns // GROUP_COLUMNS), num_bytes)
         return zero_pages(size, torch.uint8, huge=True)
+    if form == "w8a8":
+        steps = -(-columns // _DOT_COLUMNS) * _DOT_COLUMNS // _DOT_PAIR
+        return zero_pages((num_panels, steps, _PANEL_ROWS, _DOT_PAIR), torch.int8, huge=True)
     pair = 4 // dtype.itemsize
-    kept = torch.int8 if form == "int8" else dtype
+    kept = dtype if form == "plain" else torch.int8
+    if isinstance(form, GroupForm) and form.is_float:
+        kept = torch.uint8
     return zero_pages((num_panels, -(-columns // pair), _PANEL_ROWS, pair), kept, huge=True)
+
+
+def _code_bytes(form: KeptForm) -> int:
+    """Bytes of 32 x 32 codes of 4 bits, with the scales between them; 0 for other forms."""
+    if isinstance(form, GroupForm):
+        return _PANEL_ROWS * GROUP_COLUMNS // 2 if form.bits == 4 else 0
+    return _GROUP_BYTES.get(form, 0)

@@ -12,7 +12,50 @@ _lib = load_library("splitserve_cpu")
 
 GROUP_COLUMNS = 32
 
-WeightForm = Literal["plain", "int8", "int4", "mxfp4"]
+WeightForm = Literal["plain", "int8", "int4", "mxfp4", "w8a8"]
+
+# Stored codes of 4 bits without offsets are those plus this.
+INT4_ZERO = 8
+
+
+class GroupForm(NamedTuple):
+    """Integers of a file as they are, with scales of groups of neighbours along K: code * scale + offset.
+
+    Attributes:
+        bits: of a code, 4 or 8.
+        group: columns that share a scale: 16, 32, 64, 128, or 0 for all, which is "int8" to the kernels.
+        has_offsets: groups have offsets, too; always False where a group has all columns.
+        is_float: codes are E4M3 (FP8) instead of integers, without offsets.
+        takes_int8: activations are to be int8, too: "w8a8"; only where a group has all columns.
+    """
+
+    bits: int
+    group: int
+    has_offsets: bool
+    is_float: bool = False
+    takes_int8: bool = False
+
+    def joined(self, other: GroupForm) -> GroupForm:
+        """Return the smallest form that holds what either of two holds; both are floats, or none is."""
+        group = min((size for size in (self.group, other.group) if size), default=0)
+        return GroupForm(
+            max(self.bits, other.bits),
+            group,
+            self.has_offsets or other.has_offsets,
+            self.is_float,
+            self.takes_int8 and other.takes_int8,
+        )
+
+    @property
+    def kept(self) -> KeptForm:
+        """Return what a weight calls it."""
+        if self.group:
+            return self
+        return "w8a8" if self.takes_int8 else "int8"
+
+
+KeptForm = WeightForm | GroupForm
+"""How a matrix is kept in memory."""
 
 
 class WeightForms(NamedTuple):
@@ -33,6 +76,7 @@ FORMS = {
     "none": WeightForms(),
     "int8": WeightForms("int8", "int8"),
     "int4": WeightForms("int4", "int8"),
+    "w8a8": WeightForms("w8a8", "int8"),
 }
 
 
@@ -47,6 +91,42 @@ class Quantized(NamedTuple):
 
     codes: torch.Tensor
     scales: torch.Tensor
+
+
+class GroupCodes(NamedTuple):
+    """A matrix as integers in groups: code * scale + offset.
+
+    Attributes:
+        codes: int8 [n, K], of FP8 the bytes as uint8; those of 4 bits are from 0 to 15 if there are offsets,
+            else from -8 to 7.
+        scales: float32 [n, G] of groups of columns, of which the last one may be smaller.
+        offsets: like scales; None for zeros.
+    """
+
+    codes: torch.Tensor
+    scales: torch.Tensor
+    offsets: torch.Tensor | None
+
+    def converted(self, own: GroupForm, form: GroupForm) -> GroupCodes:
+        """Return the same numbers in another form.
+
+        Args:
+            own: that they have.
+            form: own joined with others.
+        """
+        codes, scales, offsets = self
+        if form.has_offsets and offsets is None:
+            offsets = torch.zeros_like(scales) if form.bits == 8 else -INT4_ZERO * scales
+            codes = codes if form.bits == 8 else codes + INT4_ZERO
+        if own.group == form.group:
+            return GroupCodes(codes, scales, offsets)
+        count = -(-codes.shape[1] // form.group)
+        times = own.group // form.group or count
+        return GroupCodes(
+            codes,
+            scales.repeat_interleave(times, dim=1)[:, :count],
+            None if offsets is None else offsets.repeat_interleave(times, dim=1)[:, :count],
+        )
 
 
 def quantize_int8(rows: torch.Tensor) -> Quantized:

@@ -3,9 +3,12 @@
 #include "cpu/linear.h"
 
 #include "common/experts.h"
+#include "cpu/group_sums.h"
 #include "cpu/linear_rows.h"
 #include "cpu/linear_tiles.h"
 #include "cpu/parallel.h"
+#include "cpu/row_codes.h"
+#include "cpu/scratch.h"
 
 namespace splitserve::SPLITSERVE_ISA {
 namespace {
@@ -63,6 +66,7 @@ LinearParams params_of(const ExpertLinearParams& p, int64_t expert) {
   own.weight = panel_of<Format>(own, expert * panels);
   own.x = static_cast<const typename Format::X*>(own.x) + expert * p.x_expert_stride;
   own.out = static_cast<char*>(own.out) + expert * p.out_expert_stride * dtype_bytes(own.out_dtype);
+  own.groups.scales = own.groups.of_panel(expert * panels);
   if (own.scales != nullptr) own.scales += expert * own.cols;
   if (own.bias != nullptr) own.bias = static_cast<const typename Format::X*>(own.bias) + expert * own.cols;
   return own;
@@ -101,6 +105,21 @@ void run_experts(const ExpertLinearParams& p) {
   });
 }
 
+// The same with the sums of inputs that offsets are multiplied with, valid until the thread's next call.
+template <typename Format>
+LinearParams with_row_sums(LinearParams p) {
+  if (!p.groups.has_offsets && Format::kZero == 0) return p;
+  float* sums = static_cast<float*>(scratch(p.rows * p.groups.count * static_cast<int64_t>(sizeof(float))));
+  sum_groups(p, sums);
+  p.groups.row_sums = sums;
+  return p;
+}
+
+ExpertLinearParams with(ExpertLinearParams experts, const LinearParams& linear) {
+  experts.linear = linear;
+  return experts;
+}
+
 }  // namespace
 
 void linear(const LinearParams& params) {
@@ -115,6 +134,14 @@ void linear(const LinearParams& params) {
       return run<Int4Weights>(params);
     case WeightFormat::kMxfp4:
       return run<Mxfp4Weights>(params);
+    case WeightFormat::kInt8Groups:
+      return run<Int8GroupWeights>(with_row_sums<Int8GroupWeights>(params));
+    case WeightFormat::kFp8Groups:
+      return run<Fp8GroupWeights>(params);
+    case WeightFormat::kInt4Groups:
+      return run<Int4GroupWeights>(with_row_sums<Int4GroupWeights>(params));
+    case WeightFormat::kInt8Dot:
+      return run<Int8DotWeights>(with_codes(params));
   }
 }
 
@@ -130,6 +157,14 @@ void expert_linear(const ExpertLinearParams& params) {
       return run_experts<Int4Weights>(params);
     case WeightFormat::kMxfp4:
       return run_experts<Mxfp4Weights>(params);
+    case WeightFormat::kInt8Groups:
+      return run_experts<Int8GroupWeights>(with(params, with_row_sums<Int8GroupWeights>(params.linear)));
+    case WeightFormat::kFp8Groups:
+      return run_experts<Fp8GroupWeights>(params);
+    case WeightFormat::kInt4Groups:
+      return run_experts<Int4GroupWeights>(with(params, with_row_sums<Int4GroupWeights>(params.linear)));
+    case WeightFormat::kInt8Dot:
+      return run_experts<Int8DotWeights>(with(params, with_codes(params.linear)));
   }
 }
 
