@@ -42,7 +42,7 @@ class ModelInfo(Wire, frozen=True):
         eos_token_ids: ids that end a request unless ignore_eos is set.
         num_params: number of parameters.
         sliding_window: attention window in tokens, 0 for full attention.
-        quantization: format of the quantized weights, "int8" or "int4", or "none".
+        quantization: format of the quantized weights, "int8", "int4" or "w8a8", or "none".
         embedding_size: elements of the vector that the model makes of a prompt; 0 if it generates text.
         normalizes: whether its vectors are meant to be brought to length 1.
         labels: of a model that classifies prompts, or scores them if there is one: each gets a number.

@@ -16,7 +16,7 @@ MAX_STEP_TOKENS = 2**18
 MAX_SEQUENCE_TOKENS = 2**23
 
 DTYPES = ("auto", "float32", "bfloat16", "float16")
-QUANTIZATIONS = ("none", "int8", "int4")
+QUANTIZATIONS = ("none", "int8", "int4", "w8a8")
 MODEL_IMPLS = ("auto", "native", "transformers")
 TASKS = ("auto", "generate", "embed", "score")
 DEVICES = ("auto", "cpu", "cuda")
@@ -51,7 +51,7 @@ class WorkerSettings(Settings, frozen=True, kw_only=True):
     quantization: Annotated[
         str,
         Setting(
-            "quantize the weights to integers while loading; needs bfloat16",
+            "quantize the weights to integers while loading, with w8a8 activations, too; needs bfloat16",
             "model",
             choices=QUANTIZATIONS,
             docs=", see [models](models.md#quantized-weights)",

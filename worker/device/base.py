@@ -12,7 +12,7 @@ import torch
 
 from splitserve.worker.ops.interface import Kernels
 from splitserve.worker.ops.matrix import Matrix
-from splitserve.worker.ops.quantization import WeightForm
+from splitserve.worker.ops.quantization import KeptForm
 
 # Has the dtype of the tensor it comes from.
 Array = npt.NDArray[Any]
@@ -66,7 +66,7 @@ class Device(ABC):
 
     @abstractmethod
     def matrix(
-        self, shape: tuple[int, int], dtype: torch.dtype, form: WeightForm, num_experts: int = 1
+        self, shape: tuple[int, int], dtype: torch.dtype, form: KeptForm, num_experts: int = 1
     ) -> Matrix:
         """Allocate a weight, to be filled later, for activations of this dtype.
 

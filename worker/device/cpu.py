@@ -15,7 +15,7 @@ from splitserve.worker.ops.cpu import ops
 from splitserve.worker.ops.interface import Kernels
 from splitserve.worker.ops.matrix import Matrix
 from splitserve.worker.ops.packed_weight import PackedWeight
-from splitserve.worker.ops.quantization import WeightForm
+from splitserve.worker.ops.quantization import KeptForm
 from splitserve.worker.pages import zero_pages
 
 _MAX_DEFAULT_BYTES = 4 << 30
@@ -38,7 +38,7 @@ class CpuDevice(Device):
         self._num_local_ranks = num_local_ranks
 
     def matrix(
-        self, shape: tuple[int, int], dtype: torch.dtype, form: WeightForm, num_experts: int = 1
+        self, shape: tuple[int, int], dtype: torch.dtype, form: KeptForm, num_experts: int = 1
     ) -> PackedWeight:
         """Reserve address space, backed by memory as it is filled."""
         return PackedWeight(shape, dtype, form, num_experts)

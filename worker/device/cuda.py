@@ -20,7 +20,7 @@ from splitserve.worker.ops.cuda import CudaOps
 from splitserve.worker.ops.dense_weight import DenseWeight
 from splitserve.worker.ops.interface import Kernels
 from splitserve.worker.ops.matrix import Matrix
-from splitserve.worker.ops.quantization import WeightForm
+from splitserve.worker.ops.quantization import KeptForm
 
 # Tensors that share one copy begin at multiples of this, enough alignment for every kernel's loads.
 _ALIGNMENT = 16
@@ -63,7 +63,7 @@ class CudaDevice(Device):
             torch.backends.cuda.matmul.allow_fp16_reduced_precision_reduction = False
 
     def matrix(
-        self, shape: tuple[int, int], dtype: torch.dtype, form: WeightForm, num_experts: int = 1
+        self, shape: tuple[int, int], dtype: torch.dtype, form: KeptForm, num_experts: int = 1
     ) -> DenseWeight:
         """Allocate a weight."""
         assert form == "plain", "quantised weights have been refused"

@@ -11,7 +11,12 @@ import torch
 
 from splitserve.worker.device.base import Device
 from splitserve.worker.ops.matrix import Matrix
-from splitserve.worker.ops.quantization import Quantized, WeightForm
+from splitserve.worker.ops.quantization import GroupCodes, GroupForm, KeptForm
+
+# Of the integers of a file that are kept where a form was asked for.
+_KEPT_BITS: dict[KeptForm, int] = {"plain": 8, "int8": 8, "int4": 4}
+# Forms in which a row has one scale.
+_PER_ROW = ("int8", "w8a8")
 
 
 class HeadPairs(NamedTuple):
@@ -203,22 +208,23 @@ class PackedParameter(Parameter):
     Args:
         form: whether and how it is quantised.
         num_experts: how many experts' matrices lie below each other in it; each part belongs to one.
-        may_change_form: it may be kept as the integers of a file if it is not quantised otherwise.
+        may_change_form: it may be kept as the integers of a file.
     """
 
-    __slots__ = ("_form", "_may_change_form", "_num_experts", "_weight")
+    __slots__ = ("_form", "_group_form", "_may_change_form", "_num_experts", "_weight")
 
     def __init__(
         self,
         shape: tuple[int, int],
         parts: Sequence[Part],
-        form: WeightForm = "plain",
+        form: KeptForm = "plain",
         num_experts: int = 1,
         *,
         may_change_form: bool = False,
     ) -> None:
         super().__init__(shape, parts)
         self._form = form
+        self._group_form: GroupForm | None = None
         self._may_change_form = may_change_form
         self._num_experts = num_experts
         self._weight: Matrix | None = None
@@ -246,7 +252,7 @@ class PackedParameter(Parameter):
     def window(self, part: Part) -> Window:
         """Return this rank's rectangle, with all inputs if an output's scale depends on all of them."""
         outputs, inputs = part.taken_outputs, part.taken_inputs
-        if self._form == "int8":
+        if self._form in _PER_ROW:
             inputs = part.matrix_inputs
         return Window(inputs, outputs) if part.transposed else Window(outputs, inputs)
 
@@ -254,25 +260,31 @@ class PackedParameter(Parameter):
         """Return this rank's rectangle of a part that is not transposed, whatever its form."""
         return Window(part.taken_outputs, part.taken_inputs)
 
-    def keep_as(self, form: WeightForm, *, by_default: bool) -> bool:
-        """Take the form of integers in the file, before it is allocated; return whether it has that form.
+    def keep_as(self, form: GroupForm) -> bool:
+        """Take the form of integers in the file, before it is allocated, unless it was to be in fewer bits.
 
-        Args:
-            form: of the integers.
-            by_default: it takes the form if it was not to be quantised, too.
+        Returns:
+            Whether it has the form.
         """
-        if self._form == "plain" and self._may_change_form and by_default:
-            self._form = form
-        return self._form == form
+        if self._form == "w8a8":
+            takes_it = not form.group
+            form = form._replace(takes_int8=True)
+        else:
+            takes_it = form.bits <= _KEPT_BITS.get(self._form, 0)
+        takes_it = takes_it and self._may_change_form
+        if takes_it:
+            self._form, self._group_form = form.kept, form
+        return takes_it
 
-    def fill_codes(self, part: Part, first: int, quantized: Quantized) -> None:
-        """Pack some rows of a part's own window, as integers in this parameter's form."""
-        self.weight.fill_codes(quantized, part.first_row + first)
+    def fill_codes(self, part: Part, first: int, codes: GroupCodes, own: GroupForm) -> None:
+        """Pack some rows of a part's own window as integers, which come in a form of their own."""
+        assert self._group_form is not None, "it has not taken the form of integers"
+        self.weight.fill_group_codes(codes.converted(own, self._group_form), part.first_row + first)
 
     def fill(self, part: Part, first: int, rows: torch.Tensor) -> None:
         """Pack some rows of a part, or columns if the checkpoint holds it transposed."""
         kept = None
-        if self._form == "int8" and part.inputs is not None:
+        if self._form in _PER_ROW and part.inputs is not None:
             first_input = part.matrix_inputs.start
             kept = range(part.inputs.start - first_input, part.inputs.stop - first_input)
         if part.transposed:

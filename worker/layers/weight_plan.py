@@ -121,7 +121,7 @@ class WeightPlan:
         return self._declare_rows(Part(name, shape, outputs=rows), self._forms.head)
 
     def declare_rows(self, name: str, shape: tuple[int, int], rows: range | None = None) -> PackedParameter:
-        """Declare a matrix that is never quantised, a lookup table or a router: one tensor, or rows of it."""
+        """Declare a matrix that is not quantised while it is read, a lookup table or a router, or rows."""
         return self._declare_rows(Part(name, shape, outputs=rows), "plain")
 
     def declare(self, parameter: Parameter) -> None:
@@ -129,7 +129,8 @@ class WeightPlan:
         self._parameters.append(parameter)
 
     def _declare_rows(self, part: Part, form: WeightForm) -> PackedParameter:
-        return self._add(PackedParameter((part.num_rows, part.shape[1]), [part], form))
+        shape = (part.num_rows, part.shape[1])
+        return self._add(PackedParameter(shape, [part], form, may_change_form=True))
 
     def _add(self, parameter: PackedParameter) -> PackedParameter:
         self._parameters.append(parameter)

@@ -26,7 +26,7 @@ class LoadedModel(NamedTuple):
         config: of the checkpoint, limited to the context that is served.
         dtype: of activations, and of weights that are not quantised.
         model: its layers.
-        quantization: "none", "int8" or "int4".
+        quantization: "none", "int8", "int4" or "w8a8".
         placement: where it computes.
         pooling: how it makes vectors of prompts; None if it generates text.
         dense: layers behind the pooling.

@@ -99,7 +99,7 @@ def load_model(
         dtype: of weights and activations.
         placement: where the weights go and the model runs.
         progress: called with (loaded_bytes, total_bytes) from this thread, first with (0, total_bytes).
-        quantization: "none", "int8" or "int4"; dtype is bfloat16 unless it is "none".
+        quantization: "none", "int8", "int4" or "w8a8"; dtype is bfloat16 unless it is "none".
         loader: fills the weights.
         has_head: the model has an output head of its own, unless it is tied; without one only hidden states
             are asked of it.

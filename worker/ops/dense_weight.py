@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from splitserve.worker.ops.quantization import Quantized
+from splitserve.worker.ops.quantization import GroupCodes
 
 
 class DenseWeight:
@@ -70,6 +70,6 @@ class DenseWeight:
             raise ValueError(f"source: {rows} x {columns} from ({first_row}, {first_column}) does not fit")
         target.copy_(source)
 
-    def fill_codes(self, quantized: Quantized, first_row: int = 0) -> None:
+    def fill_group_codes(self, group_codes: GroupCodes, first_row: int = 0) -> None:
         """Never called: no weight of a GPU is kept as integers."""
         raise AssertionError("this weight is not quantized")

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, NamedTuple, Protocol, TypeVar
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from splitserve.worker.ops.quantization import Quantized
+    from splitserve.worker.ops.quantization import GroupCodes
 
 
 class VocabularyPart(NamedTuple):
@@ -37,12 +37,12 @@ class Matrix(Protocol):
             source: [n, k], of any strides and dtype, on the CPU or the matrix's device; not kept.
             first_row: row of the matrix where its first element belongs.
             first_column: its column.
-            kept: columns of source that belong to the matrix, where the others count for int8's scales only;
-                None for all.
+            kept: columns of source that belong to the matrix, where the others count for the scales of
+                rows only; None for all.
         """
 
-    def fill_codes(self, quantized: Quantized, first_row: int = 0) -> None:
-        """Write whole rows as integers, in the form that it has; only where that is "int8" or "int4"."""
+    def fill_group_codes(self, group_codes: GroupCodes, first_row: int = 0) -> None:
+        """Write whole rows as integers of a file, in the form that it has."""
 
 
 MatrixT_contra = TypeVar("MatrixT_contra", bound=Matrix, contravariant=True)

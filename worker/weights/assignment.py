@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from splitserve.worker.layers.parameter import Parameter, Part
+from splitserve.worker.ops.quantization import GroupForm
 from splitserve.worker.weights.tensor_source import TensorSource
 
 
@@ -14,10 +15,10 @@ class Assignment(NamedTuple):
     Attributes:
         source: of the numbers.
         parameter, part: that it fills.
-        takes_integers: the parameter takes the integers of a StoredTensor as they are.
+        integers: the form of the integers of a StoredTensor, which are taken as they are; None: its numbers.
     """
 
     source: TensorSource
     parameter: Parameter
     part: Part
-    takes_integers: bool = False
+    integers: GroupForm | None = None

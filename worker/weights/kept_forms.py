@@ -1,26 +1,25 @@
-"""Which matrices are kept as the integers of the file: those that a form of the kernels holds."""
+"""Which matrices are kept as the integers of the file: those that a form of the kernels holds exactly."""
 
 from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Sequence
+from functools import reduce
 
 import torch
 
 from splitserve.worker.device.base import Device
-from splitserve.worker.layers.parameter import PackedParameter
+from splitserve.worker.layers.parameter import PackedParameter, Parameter
+from splitserve.worker.ops.quantization import GroupForm
 from splitserve.worker.weights.assignment import Assignment
-from splitserve.worker.weights.formats.base import IntegerForm, StoredTensor
-
-_NONE = IntegerForm("plain", is_exact=True)
+from splitserve.worker.weights.formats.base import StoredTensor
 
 
 def keep_integers(assignments: Sequence[Assignment], dtype: torch.dtype, device: Device) -> list[Assignment]:
-    """Give parameters the form of the integers in the file, where all of their parts have the same.
+    """Give parameters whose parts are all integers in the file the smallest form that holds all of them.
 
-    If it holds the scales exactly, too, that is so by default: nothing is rounded a second time, and the
-    memory is that of the file. Otherwise it is so for parameters that were to have that form, of whose
-    numbers only the scales are rounded then. Called before anything is allocated.
+    Nothing is rounded a second time then. Parameters that were to be quantised to fewer bits than the file
+    has are left alone. Called before anything is allocated.
 
     Args:
         assignments: of a plan.
@@ -32,24 +31,28 @@ def keep_integers(assignments: Sequence[Assignment], dtype: torch.dtype, device:
     """
     if device.name != "cpu" or dtype != torch.bfloat16:
         return list(assignments)
-    forms: dict[int, set[IntegerForm]] = defaultdict(set)
-    for each in assignments:
-        forms[id(each.parameter)].add(_integer_form(each))
-    return [_marked(each, forms[id(each.parameter)]) for each in assignments]
+    forms = [_integer_form(each) for each in assignments]
+    found: dict[int, list[GroupForm | None]] = defaultdict(list)
+    for each, form in zip(assignments, forms, strict=True):
+        found[id(each.parameter)].append(form)
+    kept = {id(each.parameter): each.parameter for each in assignments}
+    are_kept = {key: _keep(parameter, found[key]) for key, parameter in kept.items()}
+    return [
+        each._replace(integers=form) if are_kept[id(each.parameter)] else each
+        for each, form in zip(assignments, forms, strict=True)
+    ]
 
 
-def _integer_form(assignment: Assignment) -> IntegerForm:
+def _integer_form(assignment: Assignment) -> GroupForm | None:
     source, parameter, part = assignment[:3]
     if not isinstance(source, StoredTensor) or not isinstance(parameter, PackedParameter):
-        return _NONE
+        return None
     return source.integer_form(parameter.own_window(part))
 
 
-def _marked(assignment: Assignment, found: set[IntegerForm]) -> Assignment:
-    parameter = assignment.parameter
-    forms = {each.form for each in found}
-    if len(forms) != 1 or "plain" in forms or not isinstance(parameter, PackedParameter):
-        return assignment
-    (form,) = forms
-    is_exact = all(each.is_exact for each in found)
-    return assignment._replace(takes_integers=parameter.keep_as(form, by_default=is_exact))
+def _keep(parameter: Parameter, found: list[GroupForm | None]) -> bool:
+    forms = [form for form in found if form is not None]
+    are_mixed = len({form.is_float for form in forms}) > 1
+    if len(forms) < len(found) or are_mixed or not isinstance(parameter, PackedParameter):
+        return False
+    return parameter.keep_as(reduce(GroupForm.joined, forms))

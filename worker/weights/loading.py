@@ -15,7 +15,7 @@ from splitserve.engine_core.process.logs import log_event
 from splitserve.worker.device.base import Device
 from splitserve.worker.layers.parameter import PackedParameter, Window
 from splitserve.worker.layers.weight_plan import WeightPlan
-from splitserve.worker.ops.quantization import Quantized
+from splitserve.worker.ops.quantization import GroupCodes
 from splitserve.worker.weights.assignment import Assignment
 from splitserve.worker.weights.formats.base import StoredTensor
 from splitserve.worker.weights.formats.table import WeightFormats
@@ -62,7 +62,7 @@ def load_weights(
         total_bytes = sum(map(_num_bytes, assignments))
         progress(0, total_bytes)
         _allocate(plan, dtype, device)
-        _report_dequantized(checkpoint, plan, assignments)
+        _report_quantized(checkpoint, plan, assignments)
         loaded_bytes = 0
         staging = Staging(device)
         # In file order, so that the disk is read sequentially.
@@ -120,8 +120,8 @@ def _quantized(assignments: list[Assignment]) -> list[StoredTensor]:
     return [each.source for each in assignments if isinstance(each.source, StoredTensor)]
 
 
-def _report_dequantized(checkpoint: Checkpoint, plan: WeightPlan, assignments: list[Assignment]) -> None:
-    """Say what the file's quantized matrices take in memory, which is more if they become bfloat16."""
+def _report_quantized(checkpoint: Checkpoint, plan: WeightPlan, assignments: list[Assignment]) -> None:
+    """Say what the file's quantized matrices take in memory, which is more if they become floats."""
     quantized = _quantized(assignments)
     if not quantized:
         return
@@ -129,13 +129,13 @@ def _report_dequantized(checkpoint: Checkpoint, plan: WeightPlan, assignments: l
     log_event(
         logger,
         logging.INFO,
-        "weights_dequantized",
+        "weights_quantized",
         path=str(checkpoint.directory),
         matrices=len(quantized),
         bytes_in_files=sum(sizes.values()),
         bytes_in_memory=plan.num_bytes,
-        as_integers=sum(each.takes_integers for each in assignments),
-        detail="the others are kept as --quantization says, by default as if they had not been quantized",
+        as_integers=sum(each.integers is not None for each in assignments),
+        detail="integers are kept as they are; the others as --quantization says, by default as floats",
     )
 
 
@@ -160,7 +160,7 @@ def _num_bytes(assignment: Assignment) -> int:
 def _window(assignment: Assignment) -> Window:
     """Return the region that is read; with integers no scale depends on what other ranks hold."""
     parameter = assignment.parameter
-    if assignment.takes_integers and isinstance(parameter, PackedParameter):
+    if assignment.integers and isinstance(parameter, PackedParameter):
         return parameter.own_window(assignment.part)
     return parameter.window(assignment.part)
 
@@ -172,7 +172,7 @@ def _file_order(assignment: Assignment) -> tuple[str, int]:
 
 def _stream(assignment: Assignment, staging: Staging) -> Iterable[int]:
     """Read what this rank needs of a part in pieces of whole rows; yield the bytes of each."""
-    source, parameter, part, takes_integers = assignment
+    source, parameter, part, integers = assignment
     window = _window(assignment)
     num_rows = len(window.rows)
     # Whole heads where their elements change places.
@@ -181,7 +181,7 @@ def _stream(assignment: Assignment, staging: Staging) -> Iterable[int]:
     rows_per_chunk = units * unit if parameter.takes_pieces(part) else num_rows
     for first in range(0, num_rows, rows_per_chunk):
         piece = Window(window.rows[first : first + rows_per_chunk], window.columns)
-        if takes_integers:
+        if integers:
             _fill_integers(assignment, first, piece)
         else:
             values = source.read(piece, staging)
@@ -190,10 +190,12 @@ def _stream(assignment: Assignment, staging: Staging) -> Iterable[int]:
 
 
 def _fill_integers(assignment: Assignment, first: int, piece: Window) -> None:
-    source, parameter, part, _ = assignment
+    source, parameter, part, integers = assignment
+    assert integers is not None, "its numbers are taken"
     assert isinstance(source, StoredTensor)
     assert isinstance(parameter, PackedParameter)
-    codes, scales = source.load_codes(piece)
+    codes, scales, offsets = source.load_codes(piece)
     if part.pairs:
         codes, scales = part.pairs.parted(codes), part.pairs.parted(scales)
-    parameter.fill_codes(part, first, Quantized(codes, scales))
+        offsets = None if offsets is None else part.pairs.parted(offsets)
+    parameter.fill_codes(part, first, GroupCodes(codes, scales, offsets), integers)

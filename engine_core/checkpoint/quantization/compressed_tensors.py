@@ -27,6 +27,7 @@ _PLAIN = ("int-quantized", "float-quantized", "naive-quantized")
 _MIXED = "mixed-precision"
 _LINEAR = "Linear"
 _STRATEGIES = ("tensor", "channel", "group", "block")
+_STATIC = "input_activations have scales of each token where the config says one for all, or offsets"
 _KV_CACHE = "kv_cache_scheme has no effect: the KV cache stays in the model's dtype"
 
 
@@ -49,8 +50,9 @@ def read_compressed_tensors(config: Fields) -> Quantization:
         if group is None:
             continue
         scheme = _scheme(group, config.text("format", ""))
-        if group.has("input_activations") and ACTIVATIONS not in notes:
-            notes.append(ACTIVATIONS)
+        note = _note(group, scheme)
+        if note and note not in notes:
+            notes.append(note)
         for target in _texts(group, "targets"):
             # Names and patterns take precedence over a class of modules.
             (general if target == _LINEAR else specific).append(
@@ -98,9 +100,31 @@ def _scheme(group: Fields, outer_format: str) -> Scheme:
     if name == _PACKED:
         return _packed(weights)
     if name in _PLAIN:
-        return _plain(weights)
+        scheme = _plain(weights)
+        is_per_output = scheme.dtype == "I8" and scheme.is_symmetric and not scheme.block_columns
+        return scheme._replace(takes_int8=is_per_output and _are_int8(group))
     known = ", ".join((_PACKED, *_PLAIN, _MIXED))
     raise group.error("format", f"must be one of {known} with a format of each group, got {name!r:.100}")
+
+
+def _note(group: Fields, scheme: Scheme) -> str:
+    """Return what of a group's activations has no effect; "" if all has."""
+    inputs = group.nested("input_activations")
+    if inputs is None:
+        return ""
+    if not isinstance(scheme, ScaledScheme) or not scheme.takes_int8:
+        return ACTIVATIONS
+    is_as_said = inputs.is_true("dynamic") and inputs.boolean("symmetric", True)
+    return "" if is_as_said and inputs.text("strategy", "token") == "token" else _STATIC
+
+
+def _are_int8(group: Fields) -> bool:
+    inputs = group.nested("input_activations")
+    return (
+        inputs is not None
+        and inputs.text("type", "int") == "int"
+        and inputs.integer("num_bits", 1, 64, 8) == 8
+    )
 
 
 def _packed(weights: Fields) -> PackedScheme:

@@ -60,6 +60,7 @@ class ScaledScheme(NamedTuple):
         block_rows, block_columns: size of a block; 0 for all.
         scale: name of the scales, `weight_scale` or `weight_scale_inv`; both are multiplied with.
         is_symmetric: there are no zero points.
+        takes_int8: activations are to be int8, too.
     """
 
     dtype: Literal["I8", "F8_E4M3"]
@@ -67,6 +68,7 @@ class ScaledScheme(NamedTuple):
     block_columns: int
     scale: str = "weight_scale"
     is_symmetric: bool = True
+    takes_int8: bool = False
 
 
 Scheme = GptqScheme | AwqScheme | PackedScheme | ScaledScheme

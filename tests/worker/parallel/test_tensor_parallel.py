@@ -86,7 +86,7 @@ def test_what_ranks_compute_together_does_not_depend_on_the_batch(
     assert both.run_parallel(jobs, random.Random(9)) == alone, "tokens and the bits of their logprobs"
 
 
-@pytest.mark.parametrize("quantization", ["none", "int8", "int4"])
+@pytest.mark.parametrize("quantization", ["none", "int8", "int4", "w8a8"])
 @pytest.mark.parametrize("case", WIDE_CASES)
 def test_rounded_weights_give_nearly_the_logprobs_of_one_rank(
     case: str, quantization: str, make_both: MakeBoth, checkpoints: CheckpointCache

@@ -84,7 +84,7 @@ def test_a_float16_checkpoint_is_served_as_bfloat16(tmp_path: Path) -> None:
         Worker(WorkerConfig(model=str(checkpoint), num_threads=1, dtype="float16")).load(ignore)
 
 
-@pytest.mark.parametrize("quantization", ["int8", "int4"])
+@pytest.mark.parametrize("quantization", ["int8", "int4", "w8a8"])
 def test_quantised_weights_need_bfloat16(quantization: str, tiny_llama: Path) -> None:
     config = WorkerConfig(model=str(tiny_llama), num_threads=1, quantization=quantization)
     with pytest.raises(ConfigError, match=f"--quantization {quantization} needs bfloat16 .* in float32"):
@@ -99,7 +99,7 @@ def test_quantisation_reaches_the_weights(tiny_llama: Path) -> None:
     prompt = list(range(1, 20))
     row = NewRow(0, pack_int32(prompt), len(prompt), 0, pack_int32(range(3)), SequenceSampling(logprobs=3))
     logprobs = []
-    for quantization in ("none", "int8", "int4"):
+    for quantization in ("none", "int8", "int4", "w8a8"):
         config = WorkerConfig(
             model=str(tiny_llama), num_threads=1, dtype="bfloat16", quantization=quantization, block_size=8
         )
@@ -108,7 +108,7 @@ def test_quantisation_reaches_the_weights(tiny_llama: Path) -> None:
         worker.init_kv_cache(4)
         step = SchedulerOutput(0, pack_int32([0]), pack_int32([len(prompt)]), new_rows=[row])
         logprobs.append(worker.execute(step).logprobs)
-    assert logprobs[0] != logprobs[1] != logprobs[2]
+    assert len({repr(each) for each in logprobs}) == 4
 
 
 def test_more_context_than_the_model_has_is_refused(tiny_llama: Path) -> None:

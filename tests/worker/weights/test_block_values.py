@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from splitserve.engine_core.checkpoint.gguf.tensor_types import BLOCKS, OTHERS, TYPES
-from splitserve.worker.weights.formats.block_values import DECODERS
+from splitserve.worker.weights.formats.block_values import KINDS
 
 # Where a type keeps its float16 numbers.
 HALVES = {
@@ -41,7 +41,7 @@ def blocks_of(name: str, count: int) -> np.ndarray:
 def test_a_block_is_worth_what_the_reference_says(name: str) -> None:
     blocks = blocks_of(name, 500)
     expected = gguf.dequantize(blocks, gguf.GGMLQuantizationType[name])
-    values = DECODERS[name](torch.from_numpy(blocks))
+    values = KINDS[name].values(torch.from_numpy(blocks))
     assert values.shape == (500, BLOCKS[name].block_elements)
     assert np.array_equal(values.numpy().view(np.uint32), expected.view(np.uint32))
 
@@ -50,6 +50,6 @@ def test_every_type_has_the_number_and_sizes_of_the_reference() -> None:
     for number, kind in TYPES.items():
         known = gguf.GGMLQuantizationType(number)
         assert (known.name, *gguf.GGML_QUANT_SIZES[known]) == kind
-    assert set(DECODERS) == set(BLOCKS)
+    assert set(KINDS) == set(BLOCKS)
     for number, name in OTHERS.items():
         assert gguf.GGMLQuantizationType(number).name == name

@@ -21,12 +21,13 @@ from splitserve.worker.layers.parameter import HeadPairs, PackedParameter, Part
 from splitserve.worker.layers.weight_plan import WeightPlan
 from splitserve.worker.ops.cpu import ops
 from splitserve.worker.ops.packed_weight import PackedWeight
-from splitserve.worker.ops.quantization import FORMS
+from splitserve.worker.ops.quantization import FORMS, GroupForm, WeightForm
 from splitserve.worker.weights import loading
 from splitserve.worker.weights.loading import load_weights
 from tests.checkpoints import CheckpointCache, CheckpointSpec
 from tests.worker.models.driver import Driver
-from tests.worker.weights.quantized import CASES, Case, Tensors, gptq, packed, write_quantized
+from tests.worker.ops.helpers import rms_error
+from tests.worker.weights.quantized import CASES, Case, Tensors, packed, write_quantized
 
 CPU = CpuDevice()
 SINGLE = "model.safetensors"
@@ -102,14 +103,17 @@ def test_pairs_of_heads_are_taken_apart_in_quantized_matrices(
 
 
 @pytest.mark.parametrize("name", CASES)
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_a_quantized_model_generates_what_the_dequantized_one_does(
-    name: str, dtype: torch.dtype, checkpoints: CheckpointCache, tmp_path: Path
+    name: str, checkpoints: CheckpointCache, tmp_path: Path
 ) -> None:
     source = checkpoints.get(CheckpointSpec("llama"))
     write_quantized(source, CASES[name], tmp_path / "quantized", tmp_path / "plain")
-    expected = Driver(tmp_path / "plain", dtype).greedy(PROMPT, 12)
-    assert Driver(tmp_path / "quantized", dtype).greedy(PROMPT, 12) == expected
+    exact, plain = Driver(tmp_path / "plain"), Driver(tmp_path / "plain", torch.bfloat16)
+    assert Driver(tmp_path / "quantized").greedy(PROMPT, 12) == exact.greedy(PROMPT, 12)
+    # Integers are multiplied as they are, so that the weights of the second are rounded and ours are not.
+    ours, logits = Driver(tmp_path / "quantized", torch.bfloat16), exact.prefill_logits(PROMPT)
+    error = rms_error(ours.prefill_logits(PROMPT), logits)
+    assert error <= 1.5 * rms_error(plain.prefill_logits(PROMPT), logits)
 
 
 @pytest.mark.parametrize("quantization", ["int8", "int4"])
@@ -117,7 +121,7 @@ def test_a_quantized_model_can_be_quantized_once_more(
     quantization: str, checkpoints: CheckpointCache, tmp_path: Path
 ) -> None:
     source = checkpoints.get(CheckpointSpec("llama"))
-    write_quantized(source, CASES["awq"], tmp_path / "quantized", tmp_path / "plain")
+    write_quantized(source, CASES["gptq-act-order"], tmp_path / "quantized", tmp_path / "plain")
     expected = Driver(tmp_path / "plain", torch.bfloat16, quantization).greedy(PROMPT, 12)
     assert Driver(tmp_path / "quantized", torch.bfloat16, quantization).greedy(PROMPT, 12) == expected
 
@@ -256,14 +260,15 @@ def test_matrices_that_a_model_stores_turned_cannot_be_quantized(tmp_path: Path)
         load(tmp_path, plan)
 
 
-def test_a_float_that_is_no_number_is_found_while_it_is_read(tmp_path: Path) -> None:
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_a_float_that_is_no_number_is_found_while_it_is_read(dtype: torch.dtype, tmp_path: Path) -> None:
     made = CASES["fp8-tensor"].make(*SHAPE, torch.Generator().manual_seed(1))
     bits = made.tensors["weight"].view(torch.uint8).clone()
     bits[3, 3] = 0x7F
     write(tmp_path, {**made.tensors, "weight": bits.view(torch.float8_e4m3fn)})
     plan, _ = plan_of(CASES["fp8-tensor"], Part("m.weight", SHAPE), SHAPE)
     with pytest.raises(ModelLoadError, match=r"'m\.weight' holds values that are not finite"):
-        load(tmp_path, plan)
+        load_weights(tmp_path, plan, dtype, CPU, lambda loaded, total: None)
 
 
 def test_what_the_weights_take_in_memory_is_logged(
@@ -273,9 +278,7 @@ def test_what_the_weights_take_in_memory_is_logged(
     write_quantized(source, CASES["gptq"], tmp_path / "quantized", tmp_path / "plain")
     with caplog.at_level("INFO"):
         Driver(tmp_path / "quantized")
-    (line,) = [
-        record.getMessage() for record in caplog.records if "weights_dequantized" in record.getMessage()
-    ]
+    (line,) = [record.getMessage() for record in caplog.records if "weights_quantized" in record.getMessage()]
     assert "bytes_in_files=" in line
     assert "bytes_in_memory=" in line
     assert "tensors_ignored" not in caplog.text
@@ -316,7 +319,7 @@ def test_a_checkpoint_in_half_precision_says_so(checkpoints: CheckpointCache, tm
 
 
 def exact_case() -> Case:
-    """A case whose groups a form of the kernels has."""
+    """Symmetric integers of 4 bits in groups of 32."""
     config = json.loads(json.dumps(CASES["packed"].config))
     config["config_groups"]["group_0"]["weights"]["group_size"] = 32
     return Case(config, packed(group=32))
@@ -325,34 +328,99 @@ def exact_case() -> Case:
 def products(parameter: PackedParameter) -> torch.Tensor:
     """The matrix as the kernels multiply with it, by products with unit vectors."""
     rows, columns = parameter.shape
-    out = torch.empty(columns, rows, dtype=torch.bfloat16)
+    out = torch.empty(columns, rows)
     ops.linear(out, torch.eye(columns, dtype=torch.bfloat16), parameter.weight)  # type: ignore[arg-type]
     return out.t()
 
 
-@pytest.mark.parametrize(("outputs", "inputs"), [(range(64), range(96)), (range(5, 40), range(32, 96))])
+def kept(parameter: PackedParameter) -> object:
+    return parameter.weight.form  # type: ignore[attr-defined]
+
+
+FP8 = GroupForm(8, 128, has_offsets=False, is_float=True)
+# What codes of a file are kept as, from all inputs and from 16 on.
+KEPT = {
+    "gptq": (GroupForm(4, 16, True), GroupForm(4, 16, True)),
+    "gptq-symmetric": (GroupForm(4, 16, False), GroupForm(4, 16, False)),
+    "gptq-8-bits": (GroupForm(8, 16, True), GroupForm(8, 16, True)),
+    "gptq-no-groups": (GroupForm(4, 128, True), GroupForm(4, 16, True)),
+    "gptq-v2": (GroupForm(4, 16, True), GroupForm(4, 16, True)),
+    "awq": (GroupForm(4, 16, True), GroupForm(4, 16, True)),
+    "awq-no-groups": (GroupForm(4, 128, True), GroupForm(4, 16, True)),
+    "packed": (GroupForm(4, 16, False), GroupForm(4, 16, False)),
+    "packed-8-bits": (GroupForm(8, 16, False), GroupForm(8, 16, False)),
+    "packed-asymmetric": (GroupForm(4, 16, True), GroupForm(4, 16, True)),
+    "packed-channel": (GroupForm(4, 128, True), GroupForm(4, 16, True)),
+    "int8-channel": ("int8", "int8"),
+    "int8-group": (GroupForm(8, 16, False), GroupForm(8, 16, False)),
+    "fp8-channel": (FP8, FP8._replace(group=16)),
+    "fp8-tensor": (FP8, FP8._replace(group=16)),
+    "fp8-block": (FP8._replace(group=16), FP8._replace(group=16)),
+    "modelopt": (FP8, FP8._replace(group=16)),
+}
+
+
+@pytest.mark.parametrize("name", KEPT)
 @pytest.mark.parametrize("chunk_bytes", [2000, 2**24])
-@pytest.mark.parametrize("asked", ["none", "int4"])
-def test_integers_that_a_form_holds_exactly_are_kept(
-    outputs: range,
-    inputs: range,
-    chunk_bytes: int,
-    asked: str,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
+def test_integers_are_kept_and_multiplied_as_the_format_says(
+    name: str, chunk_bytes: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(loading, "CHUNK_BYTES", chunk_bytes)
-    case = exact_case()
-    made = case.make(64, 96, torch.Generator().manual_seed(1))
+    made = CASES[name].make(*SHAPE, torch.Generator().manual_seed(1))
     write(tmp_path, made.tensors)
-    quantization = read_quantization(Path(), Fields({"quantization_config": case.config}, "config.json"))
-    plan = WeightPlan(quantization=quantization, forms=FORMS[asked])
-    part = Part("m.weight", (64, 96), outputs=outputs, inputs=inputs)
-    parameter = plan.declare_linear((len(outputs), len(inputs)), [part])
+    for form, outputs, inputs in zip(
+        KEPT[name], (range(48), range(5, 40)), (range(80), range(16, 80)), strict=True
+    ):
+        part = Part("m.weight", SHAPE, outputs=outputs, inputs=inputs)
+        plan, parameter = plan_of(CASES[name], part, (len(outputs), len(inputs)))
+        load_weights(tmp_path, plan, torch.bfloat16, CPU, lambda loaded, total: None)
+        assert kept(parameter) == form
+        expected = made.plain[outputs.start : outputs.stop, inputs.start : inputs.stop]
+        assert torch.equal(products(parameter), expected)
+
+
+@pytest.mark.parametrize(
+    ("asked", "name", "form"),
+    [
+        ("int4", "gptq", GroupForm(4, 16, True)),
+        ("int4", "int8-group", "int4"),
+        ("int8", "awq", GroupForm(4, 16, True)),
+        ("int8", "int8-group", GroupForm(8, 16, False)),
+        ("w8a8", "int8-channel", "w8a8"),
+        ("w8a8", "int8-group", "w8a8"),
+    ],
+)
+def test_integers_of_more_bits_than_are_asked_for_are_rounded(
+    asked: WeightForm, name: str, form: object, tmp_path: Path
+) -> None:
+    made = CASES[name].make(*SHAPE, torch.Generator().manual_seed(1))
+    write(tmp_path, made.tensors)
+    fields = Fields({"quantization_config": CASES[name].config}, "config.json")
+    plan = WeightPlan(quantization=read_quantization(Path(), fields), forms=FORMS[asked])
+    parameter = plan.declare_linear(SHAPE, [Part("m.weight", SHAPE)])
     load_weights(tmp_path, plan, torch.bfloat16, CPU, lambda loaded, total: None)
-    assert parameter.weight.form == "int4"  # type: ignore[attr-defined]
-    expected = made.plain[outputs.start : outputs.stop, inputs.start : inputs.stop]
-    assert torch.equal(products(parameter), expected.bfloat16())
+    assert kept(parameter) == form
+    if form == asked and name == "int8-group":
+        whole = PackedWeight(SHAPE, torch.bfloat16, asked)
+        whole.fill(made.plain)
+        assert torch.equal(parameter.weight.data, whole.data)  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize("dynamic", [True, False])
+def test_int8_for_int8_activations_is_kept_so(dynamic: bool, tmp_path: Path) -> None:
+    config = json.loads(json.dumps(CASES["int8-channel"].config))
+    inputs = {"num_bits": 8, "type": "int", "symmetric": True, "strategy": "token", "dynamic": dynamic}
+    config["config_groups"]["group_0"]["input_activations"] = inputs
+    case = Case(config, CASES["int8-channel"].make)
+    made = case.make(*SHAPE, torch.Generator().manual_seed(1))
+    write(tmp_path, made.tensors)
+    plan, parameter = plan_of(case, Part("m.weight", SHAPE), SHAPE)
+    load_weights(tmp_path, plan, torch.bfloat16, CPU, lambda loaded, total: None)
+    assert kept(parameter) == "w8a8"
+    # A unit vector is 127 times its scale.
+    assert torch.allclose(products(parameter), made.plain, rtol=1e-6, atol=0)
+    assert plan.quantization is not None
+    assert bool(plan.quantization.notes) is not dynamic
 
 
 def test_pairs_of_heads_are_taken_apart_in_integers(tmp_path: Path) -> None:
@@ -362,19 +430,15 @@ def test_pairs_of_heads_are_taken_apart_in_integers(tmp_path: Path) -> None:
     pairs = HeadPairs(16, 8)
     plan, parameter = plan_of(case, Part("m.weight", (64, 96), pairs=pairs), (64, 96))
     load_weights(tmp_path, plan, torch.bfloat16, CPU, lambda loaded, total: None)
-    assert torch.equal(products(parameter), pairs.parted(made.plain).bfloat16())
+    assert torch.equal(products(parameter), pairs.parted(made.plain))
 
 
 @pytest.mark.parametrize(
     ("name", "dtype"),
     [
-        ("packed-asymmetric", torch.bfloat16),
+        ("gptq-act-order", torch.bfloat16),
         ("packed-act-order", torch.bfloat16),
-        ("packed", torch.bfloat16),
-        ("packed-channel", torch.bfloat16),
-        ("int8-group", torch.bfloat16),
-        ("int8-channel", torch.bfloat16),
-        ("gptq-symmetric", torch.bfloat16),
+        ("int8-tensor", torch.bfloat16),
         ("packed", torch.float32),
     ],
 )
@@ -383,17 +447,17 @@ def test_other_integers_become_floats(name: str, dtype: torch.dtype, tmp_path: P
     write(tmp_path, made.tensors)
     plan, parameter = plan_of(CASES[name], Part("m.weight", SHAPE), SHAPE)
     load_weights(tmp_path, plan, dtype, CPU, lambda loaded, total: None)
-    assert parameter.weight.form == "plain"  # type: ignore[attr-defined]
+    assert kept(parameter) == "plain"
 
 
 def test_integers_whose_groups_a_shard_cuts_become_floats(tmp_path: Path) -> None:
     case = exact_case()
     made = case.make(64, 96, torch.Generator().manual_seed(1))
     write(tmp_path, made.tensors)
-    plan, parameter = plan_of(case, Part("m.weight", (64, 96), inputs=range(16, 80)), (64, 64))
+    plan, parameter = plan_of(case, Part("m.weight", (64, 96), inputs=range(8, 72)), (64, 64))
     load_weights(tmp_path, plan, torch.bfloat16, CPU, lambda loaded, total: None)
-    assert parameter.weight.form == "plain"  # type: ignore[attr-defined]
-    assert torch.equal(rows_of(parameter), made.plain[:, 16:80].bfloat16().float())
+    assert kept(parameter) == "plain"
+    assert torch.equal(rows_of(parameter), made.plain[:, 8:72].bfloat16().float())
 
 
 def test_a_matrix_of_integers_and_floats_becomes_floats(tmp_path: Path) -> None:
@@ -406,42 +470,30 @@ def test_a_matrix_of_integers_and_floats_becomes_floats(tmp_path: Path) -> None:
     plan = WeightPlan(quantization=quantization)
     fused = plan.declare_linear((72, 96), [Part("m.weight", (64, 96)), Part("n.weight", (8, 96), 64)])
     load_weights(tmp_path, plan, torch.bfloat16, CPU, lambda loaded, total: None)
-    assert fused.weight.form == "plain"  # type: ignore[attr-defined]
-    assert torch.equal(products(fused), torch.cat((made.plain, other)).bfloat16())
+    assert kept(fused) == "plain"
+    assert torch.equal(products(fused), torch.cat((made.plain, other)).bfloat16().float())
 
 
-@pytest.mark.parametrize("offset", [0, 1])
-@pytest.mark.parametrize("asked", ["none", "int4"])
-def test_of_symmetric_gptq_only_the_scales_are_rounded_to_int4(
-    asked: str, offset: int, tmp_path: Path
-) -> None:
-    config = {"quant_method": "gptq", "bits": 4, "group_size": 32, "sym": True}
-    case = Case({**config, "checkpoint_format": "gptq" if offset else "gptq_v2"}, CASES["gptq"].make)
-    made = gptq(group=32, is_symmetric=True, offset=offset)(64, 96, torch.Generator().manual_seed(1))
-    write(tmp_path, made.tensors)
-    quantization = read_quantization(Path(), Fields({"quantization_config": case.config}, "config.json"))
-    plan = WeightPlan(quantization=quantization, forms=FORMS[asked])
-    parameter = plan.declare_linear(
-        (30, 64), [Part("m.weight", (64, 96), 0, False, range(5, 35), range(32, 96))]
-    )
-    load_weights(tmp_path, plan, torch.bfloat16, CPU, lambda loaded, total: None)
-    if asked == "none":
-        assert parameter.weight.form == "plain"  # type: ignore[attr-defined]
-        return
-    scales = made.tensors["scales"].t().float().repeat_interleave(32, 1)
-    codes = (made.plain / scales).round()
-    expected = (codes * scales.bfloat16().float())[5:35, 32:96]
-    assert torch.equal(products(parameter), expected.bfloat16())
-
-
-def test_gptq_with_zero_points_is_rounded_to_int4_from_its_values(tmp_path: Path) -> None:
-    config = {"quant_method": "gptq", "bits": 4, "group_size": 32}
-    made = gptq(group=32)(64, 96, torch.Generator().manual_seed(1))
-    write(tmp_path, made.tensors)
+def test_parts_of_different_forms_are_kept_in_one_that_holds_both(tmp_path: Path) -> None:
+    cases = {"m": CASES["int8-group"], "n": exact_case()}
+    made = {name: case.make(48, 96, torch.Generator().manual_seed(1)) for name, case in cases.items()}
+    tensors = {
+        f"{name}.{last}": tensor.contiguous()
+        for name, each in made.items()
+        for last, tensor in each.tensors.items()
+    }
+    save_file(tensors, tmp_path / SINGLE)
+    config = json.loads(json.dumps(cases["n"].config))
+    config["format"] = "mixed-precision"
+    groups = {name: case.config["config_groups"]["group_0"] for name, case in cases.items()}  # type: ignore[index]
+    for name, form in (("m", "int-quantized"), ("n", "pack-quantized")):
+        groups[name] = {**groups[name], "targets": [name], "format": form}
+    # Of the maker's groups.
+    groups["n"]["weights"] = {**groups["n"]["weights"], "group_size": 32}
+    config["config_groups"] = groups
     quantization = read_quantization(Path(), Fields({"quantization_config": config}, "config.json"))
-    plan = WeightPlan(quantization=quantization, forms=FORMS["int4"])
-    parameter = plan.declare_linear((64, 96), [Part("m.weight", (64, 96))])
+    plan = WeightPlan(quantization=quantization)
+    fused = plan.declare_linear((96, 96), [Part("m.weight", (48, 96)), Part("n.weight", (48, 96), 48)])
     load_weights(tmp_path, plan, torch.bfloat16, CPU, lambda loaded, total: None)
-    expected = PackedWeight((64, 96), torch.bfloat16, "int4")
-    expected.fill(made.plain)
-    assert torch.equal(parameter.weight.data, expected.data)  # type: ignore[attr-defined]
+    assert kept(fused) == GroupForm(8, 16, False)
+    assert torch.equal(products(fused), torch.cat((made["m"].plain, made["n"].plain)))

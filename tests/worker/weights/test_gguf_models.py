@@ -11,18 +11,19 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from splitserve.engine_core.checkpoint.config.architectures import read_model_config
+from splitserve.engine_core.checkpoint.gguf.tensor_types import BLOCKS
 from splitserve.engine_core.errors import ModelLoadError
 from splitserve.worker.device.cpu import CpuDevice
 from splitserve.worker.layers.parameter import Part
 from splitserve.worker.layers.weight_plan import WeightPlan
-from splitserve.worker.ops.quantization import FORMS
 from splitserve.worker.weights import loading
-from splitserve.worker.weights.formats.block_values import q4_0_codes
+from splitserve.worker.weights.formats.block_values import KINDS
 from splitserve.worker.weights.loading import load_weights
 from tests.checkpoints import CheckpointCache, CheckpointSpec
 from tests.worker.models.driver import Driver
 from tests.worker.weights.gguf_models import as_blocks, write_gguf
-from tests.worker.weights.test_formats import products, rows_of
+from tests.worker.weights.test_block_values import blocks_of
+from tests.worker.weights.test_formats import kept, products, rows_of
 
 PROMPT = list(range(20, 60))
 _LLAMA3 = {"rope_type": "llama3", "rope_theta": 500000.0, "factor": 8.0, "low_freq_factor": 1.0}
@@ -132,22 +133,22 @@ def test_a_scale_that_is_no_number_is_found_while_it_is_read(
         Driver(path)
 
 
-@pytest.mark.parametrize("asked", ["none", "int4"])
-def test_of_q4_0_only_the_scales_are_rounded_to_int4(
-    asked: str, checkpoints: CheckpointCache, tmp_path: Path
-) -> None:
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_integers_of_a_block_type_are_kept_bit_by_bit(kind: str, tmp_path: Path) -> None:
     path, name = tmp_path / "model.gguf", "model.layers.0.mlp.up_proj.weight"
-    source = checkpoints.get(WIDE)
-    write_gguf(source, path, as_blocks("Q4_0"))
-    blocks = gguf.quantize(
-        load_file(source / "model.safetensors")[name].numpy(), gguf.GGMLQuantizationType.Q4_0
-    ).reshape(-1, 18)
-    codes, scales = q4_0_codes(torch.from_numpy(blocks))
-    plan = WeightPlan(forms=FORMS[asked])
-    part = Part(name, (160, 96), outputs=range(8, 100), inputs=range(32, 96))
-    parameter = plan.declare_linear((92, 64), [part])
+    blocks = blocks_of(kind, 40 * 512 // BLOCKS[kind].block_elements)
+    number = gguf.GGMLQuantizationType[kind]
+    writer = gguf.GGUFWriter(path, "llama")
+    writer.add_tensor("blk.0.ffn_up.weight", blocks.reshape(40, -1), raw_dtype=number)
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+    plain = torch.from_numpy(gguf.dequantize(blocks, number).copy()).view(40, 512)
+    plan = WeightPlan()
+    part = Part(name, (40, 512), outputs=range(3, 37), inputs=range(64, 512))
+    shard, looked_up = plan.declare_linear((34, 448), [part]), plan.declare_rows(name, (40, 512))
     load_weights(path, plan, torch.bfloat16, CpuDevice(), lambda loaded, total: None)
-    kept = scales if asked == "none" else scales.bfloat16().float()
-    expected = (codes.float() * kept).view(160, 96)[8:100, 32:96]
-    assert torch.equal(products(parameter), expected.bfloat16())
-    assert parameter.weight.form == ("plain" if asked == "none" else "int4")  # type: ignore[attr-defined]
+    assert kept(shard) == kept(looked_up) == KINDS[kind].form
+    assert torch.equal(products(shard), plain[3:37, 64:])
+    assert torch.equal(rows_of(looked_up), plain.bfloat16().float())

@@ -6,12 +6,22 @@ qweight [K, N / 8] and qzeros [G, N / 8], int32, scales [G, N]. The 4 bits of ou
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import torch
 
 from splitserve.engine_core.checkpoint.quantization.schemes import AwqScheme
 from splitserve.worker.layers.parameter import Window
+from splitserve.worker.ops.quantization import GroupCodes, GroupForm
 from splitserve.worker.weights.formats.base import FLOATS, Places, StoredTensor, Values
-from splitserve.worker.weights.formats.groups import Groups, Piece, check_finite, num_groups
+from splitserve.worker.weights.formats.groups import (
+    Groups,
+    Integers,
+    Piece,
+    check_finite,
+    group_codes,
+    num_groups,
+)
 from splitserve.worker.weights.formats.words import cover, unpack
 from splitserve.worker.weights.reading import read_matrix
 
@@ -30,6 +40,7 @@ class AwqTensor(StoredTensor):
         if outputs % _PER_WORD:
             raise places.error(f"has {outputs} outputs, which is no multiple of {_PER_WORD}")
         self._count = count = num_groups(inputs, scheme.group_size)
+        self._num_inputs = inputs
         self._groups = Groups(scheme.group_size)
         self._words = places.take("qweight", ("I32",), (inputs, outputs // _PER_WORD))
         self._zeros = places.take("qzeros", ("I32",), (count, outputs // _PER_WORD))
@@ -44,8 +55,23 @@ class AwqTensor(StoredTensor):
         """Bytes of the integers."""
         return len(window.rows) * -(-window.width // 2)
 
+    def integer_form(self, window: Window) -> GroupForm | None:
+        """Groups with offsets, since all have zero points."""
+        return Integers(4, True, self._scales).form(self._groups, window, self._num_inputs)
+
+    def load_codes(self, window: Window) -> GroupCodes:
+        """Return the integers of a region; see StoredTensor.load_codes."""
+        form = self.integer_form(window)
+        assert form is not None, "no form holds its integers"
+        return group_codes(self._read_piece(window)(range(len(window.rows))), form, self._groups)
+
     def load(self, window: Window) -> Values:
         """Read a region; see StoredTensor.load."""
+        piece = self._read_piece(window)
+        return lambda rows: piece(rows).values(self._groups)
+
+    def _read_piece(self, window: Window) -> Callable[[range], Piece]:
+        """Read a region; return a function of some of its rows that unpacks them."""
         assert window.columns is not None, "only matrices are stored so"
         outputs, inputs = window.rows, window.columns
         groups = self._groups.taken(inputs, self._count)
@@ -54,14 +80,12 @@ class AwqTensor(StoredTensor):
         scales = read_matrix(self._scales, groups, outputs).t()
         zero_words = read_matrix(self._zeros, groups, needed.words)
 
-        def values(rows: range) -> torch.Tensor:
+        def piece(rows: range) -> Piece:
             places = range(needed.offset + rows.start, needed.offset + rows.stop)
             some = scales[rows.start : rows.stop]
-            return Piece(_turned(words, places), some, _turned(zero_words, places), inputs).values(
-                self._groups
-            )
+            return Piece(_turned(words, places), some, _turned(zero_words, places), inputs)
 
-        return values
+        return piece
 
 
 def _turned(words: torch.Tensor, outputs: range) -> torch.Tensor:

@@ -12,7 +12,7 @@ import torch
 from splitserve.engine_core.checkpoint.weight_files import Checkpoint, CheckpointTensor
 from splitserve.engine_core.errors import ModelLoadError
 from splitserve.worker.layers.parameter import Window
-from splitserve.worker.ops.quantization import Quantized, WeightForm
+from splitserve.worker.ops.quantization import GroupCodes, GroupForm
 from splitserve.worker.weights.tensor_source import Staging
 
 FLOATS = ("F32", "BF16", "F16")
@@ -21,18 +21,6 @@ _CACHED_ELEMENTS = 2**15
 
 Values = Callable[[range], torch.Tensor]
 """Function of some rows that returns them in float32."""
-
-
-class IntegerForm(NamedTuple):
-    """A form of the kernels that holds the integers of a file.
-
-    Attributes:
-        form: "plain" if none does.
-        is_exact: it holds the scales exactly, too; otherwise they are rounded to bfloat16.
-    """
-
-    form: WeightForm
-    is_exact: bool
 
 
 class StoredTensor(ABC):
@@ -77,12 +65,12 @@ class StoredTensor(ABC):
             ModelLoadError: the file was truncated since it was checked.
         """
 
-    def integer_form(self, window: Window) -> IntegerForm:
-        """Return whether a form of the kernels holds the integers of a region, whose values are checked."""
-        return IntegerForm("plain", is_exact=True)
+    def integer_form(self, window: Window) -> GroupForm | None:
+        """Return the form of the kernels that holds a region, whose values are checked, exactly, or None."""
+        return None
 
-    def load_codes(self, window: Window) -> Quantized:
-        """Return the integers of a region in that form, and their scales, rounded to those of the form.
+    def load_codes(self, window: Window) -> GroupCodes:
+        """Return the integers of a region in that form.
 
         Raises:
             ModelLoadError: the file was truncated since it was checked.

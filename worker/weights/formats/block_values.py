@@ -1,20 +1,41 @@
-"""What blocks of GGUF's types are worth, in float32, with the roundings of ggml's own decoding.
+"""What blocks of GGUF's types hold: integers, and scales of runs of them, with the roundings of ggml.
 
-Every decoder takes blocks uint8 [n, bytes] and returns float32 [n, elements]. Scales d and minima m are
-float16. A K-block has 256 elements in sub-blocks with scales of their own.
+Every reader takes blocks uint8 [n, bytes] and returns what n blocks hold. Scales d and minima m are float16.
+A K-block has 256 elements in sub-blocks with scales of their own.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import NamedTuple
 
 import torch
 
-Decoder = Callable[[torch.Tensor], torch.Tensor]
+from splitserve.worker.ops.quantization import GroupCodes, GroupForm
 
-_IQ4_VALUES = torch.tensor(
-    (-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113), dtype=torch.float32
+_IQ4_CODES = torch.tensor(
+    (-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113), dtype=torch.int8
 )
+
+
+class BlockKind(NamedTuple):
+    """A type of blocks.
+
+    Attributes:
+        form: that holds its integers. The products of all scales and integers are exact in float32.
+        read: function of blocks that returns the integers, and scales of each run of `form.group`.
+    """
+
+    form: GroupForm
+    read: Callable[[torch.Tensor], GroupCodes]
+
+    def values(self, blocks: torch.Tensor) -> torch.Tensor:
+        """Return float32 [n, elements]."""
+        codes, scales, offsets = self.read(blocks)
+        values = scales[:, :, None] * codes.view(*scales.shape, -1).float()
+        if offsets is not None:
+            values += offsets[:, :, None]
+        return values.flatten(1)
 
 
 def _half(blocks: torch.Tensor, at: int) -> torch.Tensor:
@@ -41,53 +62,49 @@ def _fifth_bits(blocks: torch.Tensor, at: int) -> torch.Tensor:
     return (((blocks[:, at : at + 4, None] >> places) & 1) << 4).flatten(1)
 
 
-def q4_0_codes(blocks: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return the integers of Q4_0, int8 [n, 32] from -8 to 7, and their scales, float32 [n, 1]."""
-    # As unsigned bytes the difference wraps around to the bits of the negative number.
-    return (_nibbles(blocks[:, 2:].contiguous(), 16) - 8).view(torch.int8), _half(blocks, 0)
+def _less(codes: torch.Tensor, zero: int) -> torch.Tensor:
+    """Unsigned integers less a number, int8: the difference wraps around to the bits of negative ones."""
+    return (codes - zero).view(torch.int8)
 
 
-def _q4_0(blocks: torch.Tensor) -> torch.Tensor:
-    codes, scales = q4_0_codes(blocks)
-    return scales * codes.float()
+def _q4_0(blocks: torch.Tensor) -> GroupCodes:
+    return GroupCodes(_less(_nibbles(blocks[:, 2:].contiguous(), 16), 8), _half(blocks, 0), None)
 
 
-def _q4_1(blocks: torch.Tensor) -> torch.Tensor:
-    return _half(blocks, 0) * _nibbles(blocks[:, 4:].contiguous(), 16).float() + _half(blocks, 2)
+def _q4_1(blocks: torch.Tensor) -> GroupCodes:
+    codes = _nibbles(blocks[:, 4:].contiguous(), 16).view(torch.int8)
+    return GroupCodes(codes, _half(blocks, 0), _half(blocks, 2))
 
 
-def _q5_0(blocks: torch.Tensor) -> torch.Tensor:
+def _q5_0(blocks: torch.Tensor) -> GroupCodes:
     codes = _nibbles(blocks[:, 6:].contiguous(), 16) | _fifth_bits(blocks, 2)
-    return _half(blocks, 0) * (codes.float() - 16)
+    return GroupCodes(_less(codes, 16), _half(blocks, 0), None)
 
 
-def _q5_1(blocks: torch.Tensor) -> torch.Tensor:
+def _q5_1(blocks: torch.Tensor) -> GroupCodes:
     codes = _nibbles(blocks[:, 8:].contiguous(), 16) | _fifth_bits(blocks, 4)
-    return _half(blocks, 0) * codes.float() + _half(blocks, 2)
+    return GroupCodes(codes.view(torch.int8), _half(blocks, 0), _half(blocks, 2))
 
 
-def _q8_0(blocks: torch.Tensor) -> torch.Tensor:
-    return blocks[:, 2:].contiguous().view(torch.int8).float() * _half(blocks, 0)
+def _q8_0(blocks: torch.Tensor) -> GroupCodes:
+    return GroupCodes(blocks[:, 2:].contiguous().view(torch.int8), _half(blocks, 0), None)
 
 
-def _q2_k(blocks: torch.Tensor) -> torch.Tensor:
+def _q2_k(blocks: torch.Tensor) -> GroupCodes:
     scales, data = blocks[:, :16], blocks[:, 16:80]
-    scale = _half(blocks, 80) * (scales & 15).float()
-    minimum = _half(blocks, 82) * (scales >> 4).float()
-    codes = _shifted(data, 32, 2).view(-1, 16, 16).float()
-    return (scale[:, :, None] * codes - minimum[:, :, None]).flatten(1)
+    minima = _half(blocks, 82) * (scales >> 4).float()
+    codes = _shifted(data, 32, 2).view(torch.int8)
+    return GroupCodes(codes, _half(blocks, 80) * (scales & 15).float(), -minima)
 
 
-def _q3_k(blocks: torch.Tensor) -> torch.Tensor:
+def _q3_k(blocks: torch.Tensor) -> GroupCodes:
     high, data, packed = blocks[:, :32], blocks[:, 32:96], blocks[:, 96:108]
     # 16 scales of 6 bits: their lower 4 in 8 bytes, their upper 2 in 4.
     lower = torch.cat((packed[:, :8] & 15, packed[:, :8] >> 4), dim=1)
     scales = (lower | (_shifted(packed[:, 8:], 4, 2) << 4)).float() - 32
-    scale = _half(blocks, 108) * scales
     # The third bit is inverted: where it is missing, 4 is subtracted.
-    missing = 1 - _shifted(high, 32, 1).float()
-    codes = _shifted(data, 32, 2).float() - 4 * missing
-    return (scale[:, :, None] * codes.view(-1, 16, 16)).flatten(1)
+    codes = _shifted(data, 32, 2) | (_shifted(high, 32, 1) << 2)
+    return GroupCodes(_less(codes, 4), _half(blocks, 108) * scales, None)
 
 
 def _scales_and_minima(packed: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
@@ -98,55 +115,54 @@ def _scales_and_minima(packed: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor
     return scales.float(), minima.float()
 
 
-def _scaled_k(blocks: torch.Tensor, codes: torch.Tensor) -> torch.Tensor:
+def _scaled_k(blocks: torch.Tensor, codes: torch.Tensor) -> GroupCodes:
     scales, minima = _scales_and_minima(blocks[:, 4:16])
     scale, minimum = _half(blocks, 0) * scales, _half(blocks, 2) * minima
-    return (scale[:, :, None] * codes.view(-1, 8, 32).float() - minimum[:, :, None]).flatten(1)
+    return GroupCodes(codes.view(torch.int8), scale, -minimum)
 
 
-def _q4_k(blocks: torch.Tensor) -> torch.Tensor:
+def _q4_k(blocks: torch.Tensor) -> GroupCodes:
     return _scaled_k(blocks, _nibbles(blocks[:, 16:].contiguous(), 32))
 
 
-def _q5_k(blocks: torch.Tensor) -> torch.Tensor:
+def _q5_k(blocks: torch.Tensor) -> GroupCodes:
     codes = _nibbles(blocks[:, 48:].contiguous(), 32) | (_shifted(blocks[:, 16:48], 32, 1) << 4)
     return _scaled_k(blocks, codes)
 
 
-def _q6_k(blocks: torch.Tensor) -> torch.Tensor:
+def _q6_k(blocks: torch.Tensor) -> GroupCodes:
     lower = _nibbles(blocks[:, :128].contiguous(), 64)
-    codes = (lower | (_shifted(blocks[:, 128:192], 32, 2) << 4)).float() - 32
+    codes = lower | (_shifted(blocks[:, 128:192], 32, 2) << 4)
     scale = _half(blocks, 208) * blocks[:, 192:208].contiguous().view(torch.int8).float()
-    return (scale[:, :, None] * codes.view(-1, 16, 16)).flatten(1)
+    return GroupCodes(_less(codes, 32), scale, None)
 
 
-def _iq4_nl(blocks: torch.Tensor) -> torch.Tensor:
-    return _half(blocks, 0) * _IQ4_VALUES[_nibbles(blocks[:, 2:].contiguous(), 16).int()]
+def _iq4_nl(blocks: torch.Tensor) -> GroupCodes:
+    return GroupCodes(_IQ4_CODES[_nibbles(blocks[:, 2:].contiguous(), 16).int()], _half(blocks, 0), None)
 
 
-def _iq4_xs(blocks: torch.Tensor) -> torch.Tensor:
+def _iq4_xs(blocks: torch.Tensor) -> GroupCodes:
     # 8 scales of 6 bits: their upper 2 in 2 bytes, their lower 4 in 4.
     shifts = torch.arange(0, 8, 2, dtype=torch.uint8)
     upper = ((blocks[:, 2:4, None] >> shifts) & 3).flatten(1)
     packed = blocks[:, 4:8, None]
     lower = torch.cat((packed & 15, packed >> 4), dim=2).flatten(1)
     scale = _half(blocks, 0) * ((lower | (upper << 4)).float() - 32)
-    values = _IQ4_VALUES[_nibbles(blocks[:, 8:].contiguous(), 16).int()]
-    return (scale[:, :, None] * values.view(-1, 8, 32)).flatten(1)
+    return GroupCodes(_IQ4_CODES[_nibbles(blocks[:, 8:].contiguous(), 16).int()], scale, None)
 
 
-DECODERS: dict[str, Decoder] = {
-    "Q4_0": _q4_0,
-    "Q4_1": _q4_1,
-    "Q5_0": _q5_0,
-    "Q5_1": _q5_1,
-    "Q8_0": _q8_0,
-    "Q2_K": _q2_k,
-    "Q3_K": _q3_k,
-    "Q4_K": _q4_k,
-    "Q5_K": _q5_k,
-    "Q6_K": _q6_k,
-    "IQ4_NL": _iq4_nl,
-    "IQ4_XS": _iq4_xs,
+KINDS = {
+    "Q4_0": BlockKind(GroupForm(4, 32, False), _q4_0),
+    "Q4_1": BlockKind(GroupForm(4, 32, True), _q4_1),
+    "Q5_0": BlockKind(GroupForm(8, 32, False), _q5_0),
+    "Q5_1": BlockKind(GroupForm(8, 32, True), _q5_1),
+    "Q8_0": BlockKind(GroupForm(8, 32, False), _q8_0),
+    "Q2_K": BlockKind(GroupForm(4, 16, True), _q2_k),
+    "Q3_K": BlockKind(GroupForm(4, 16, False), _q3_k),
+    "Q4_K": BlockKind(GroupForm(4, 32, True), _q4_k),
+    "Q5_K": BlockKind(GroupForm(8, 32, True), _q5_k),
+    "Q6_K": BlockKind(GroupForm(8, 16, False), _q6_k),
+    "IQ4_NL": BlockKind(GroupForm(8, 32, False), _iq4_nl),
+    "IQ4_XS": BlockKind(GroupForm(8, 32, False), _iq4_xs),
 }
 """By the name of the type."""

@@ -7,17 +7,20 @@ then means 0, as when its tools unpack it.
 
 from __future__ import annotations
 
+from functools import cached_property
+
 import torch
 
 from splitserve.engine_core.checkpoint.quantization.schemes import GptqScheme
 from splitserve.worker.layers.parameter import Window
-from splitserve.worker.ops.quantization import Quantized
-from splitserve.worker.weights.formats.base import FLOATS, IntegerForm, Places, StoredTensor, Values
+from splitserve.worker.ops.quantization import GroupCodes, GroupForm
+from splitserve.worker.weights.formats.base import FLOATS, Places, StoredTensor, Values
 from splitserve.worker.weights.formats.groups import (
     Groups,
+    Integers,
     Piece,
     check_finite,
-    four_bits,
+    group_codes,
     num_groups,
     read_order,
 )
@@ -40,6 +43,7 @@ class GptqTensor(StoredTensor):
                 f"has shape {list(places.shape)}, whose sizes are no multiples of {self._per_word}"
             )
         self._scheme = scheme
+        self._num_inputs = inputs
         self._count = count = num_groups(inputs, scheme.group_size)
         self._words = places.take("qweight", ("I32",), (inputs // self._per_word, outputs))
         self._zeros = places.take("qzeros", ("I32",), (count, outputs // self._per_word))
@@ -64,26 +68,42 @@ class GptqTensor(StoredTensor):
         """Bytes of the integers."""
         return len(window.rows) * -(-window.width * self._scheme.bits // 8)
 
-    def integer_form(self, window: Window) -> IntegerForm:
-        """int4 for whole groups of 32 inputs in order whose zero points are all 8."""
-        is_fit = self._scheme.bits == 4 and self._groups.order is None and self._is_symmetric()
-        return four_bits(is_fit, self._groups, window, self._scales)
+    def integer_form(self, window: Window) -> GroupForm | None:
+        """Groups in order; there are no offsets if all zero points are half of the range."""
+        integers = Integers(self._scheme.bits, not self._is_symmetric, self._scales)
+        return integers.form(self._groups, window, self._num_inputs)
 
-    def load_codes(self, window: Window) -> Quantized:
-        """Return the integers of a region less 8, and a scale per 32 inputs."""
+    def load_codes(self, window: Window) -> GroupCodes:
+        """Return the integers of a region; see StoredTensor.load_codes."""
         assert window.columns is not None, "only matrices are stored so"
+        form = self.integer_form(window)
+        assert form is not None, "no form holds its integers"
         outputs, inputs = window.rows, window.columns
         needed = cover(inputs, self._per_word)
-        codes = unpack_rows(read_matrix(self._words, needed.words, outputs), 4, needed.offset, len(inputs))
-        scales = read_matrix(self._scales, self._groups.taken(inputs, self._count), outputs).t()
-        # As unsigned bytes the difference wraps around to the bits of the negative number.
-        return Quantized((codes - 8).view(torch.int8), self._groups.per_kept_group(scales, inputs))
+        words = read_matrix(self._words, needed.words, outputs)
+        codes = unpack_rows(words, self._scheme.bits, needed.offset, len(inputs))
+        scales, zeros = self._read_groups(window)
+        return group_codes(Piece(codes, scales, zeros, inputs), form, self._groups)
 
+    @cached_property
     def _is_symmetric(self) -> bool:
-        """Whether all zero points are 8; in the first version of the format they are stored less 1."""
-        stored = sum((8 - self._scheme.zero_offset) << shift for shift in range(0, 32, 4))
+        """Whether all zero points are half of the range; in the first version of the format less 1."""
+        bits = self._scheme.bits
+        stored = sum((2 ** (bits - 1) - self._scheme.zero_offset) << shift for shift in range(0, 32, bits))
         expected = torch.tensor(stored - 2**32 if stored >= 2**31 else stored, dtype=torch.int32)
         return bool((read_whole(self._zeros) == expected).all())
+
+    def _read_groups(self, window: Window) -> tuple[torch.Tensor, torch.Tensor]:
+        """Return the scales and zero points of the groups that a region needs, [n, groups]."""
+        assert window.columns is not None, "only matrices are stored so"
+        groups = self._groups.taken(window.columns, self._count)
+        scales = read_matrix(self._scales, groups, window.rows).t()
+        beside = cover(window.rows, self._per_word)
+        words = read_matrix(self._zeros, groups, beside.words)
+        bits = self._scheme.bits
+        # Wraps around at the largest integer.
+        stored = unpack_columns(words, bits, beside.offset, len(window.rows)) + self._scheme.zero_offset
+        return scales, (stored & (2**bits - 1)).t()
 
     def load(self, window: Window) -> Values:
         """Read a region; see StoredTensor.load."""
@@ -92,13 +112,7 @@ class GptqTensor(StoredTensor):
         bits = self._scheme.bits
         needed = cover(inputs, self._per_word)
         words = read_matrix(self._words, needed.words, outputs)
-        groups = self._groups.taken(inputs, self._count)
-        scales = read_matrix(self._scales, groups, outputs).t()
-        beside = cover(outputs, self._per_word)
-        zero_words = read_matrix(self._zeros, groups, beside.words)
-        # Wraps around at the largest integer.
-        stored = unpack_columns(zero_words, bits, beside.offset, len(outputs)) + self._scheme.zero_offset
-        zeros = (stored & (2**bits - 1)).t()
+        scales, zeros = self._read_groups(window)
 
         def values(rows: range) -> torch.Tensor:
             some = slice(rows.start, rows.stop)

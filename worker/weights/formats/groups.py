@@ -9,11 +9,12 @@ import torch
 from splitserve.engine_core.checkpoint.weight_files import CheckpointTensor
 from splitserve.engine_core.errors import ModelLoadError
 from splitserve.worker.layers.parameter import Window
-from splitserve.worker.ops.quantization import GROUP_COLUMNS
-from splitserve.worker.weights.formats.base import IntegerForm
+from splitserve.worker.ops.quantization import GroupCodes, GroupForm
 from splitserve.worker.weights.reading import read_matrix, read_whole
 
 _CHECKED_ROWS = 4096
+# Sizes of groups that kernels have, the largest first.
+KERNEL_GROUPS = (128, 64, 32, 16)
 
 
 class Groups(NamedTuple):
@@ -42,9 +43,20 @@ class Groups(NamedTuple):
         first = columns.start // self.size
         return values[:, torch.arange(columns.start, columns.stop) // self.size - first]
 
-    def per_kept_group(self, scales: torch.Tensor, columns: range) -> torch.Tensor:
-        """Return scales [n, taken groups] as bfloat16 [n, k / 32], one for each group of the kernels."""
-        return self.spread(scales, columns)[:, ::GROUP_COLUMNS].bfloat16().contiguous()
+    def kept(self, columns: range, num_inputs: int) -> int:
+        """Return the largest group of the kernels that some inputs, of so many, can have; None: 0."""
+        ends = [columns.start] if columns.stop == num_inputs else [columns.start, columns.stop]
+        borders = [*ends, self.size]
+        return next((size for size in KERNEL_GROUPS if all(end % size == 0 for end in borders)), 0)
+
+    def per_kept(self, values: torch.Tensor, columns: range, size: int) -> torch.Tensor:
+        """Return values [n, taken groups] as float32 [n, G], one for each group of a size (0: all inputs)."""
+        if not size:
+            return values.float()
+        if self.size:
+            first = columns.start // self.size
+            return values[:, torch.arange(columns.start, columns.stop, size) // self.size - first].float()
+        return values.float().expand(-1, -(-len(columns) // size))
 
     def are_whole(self, columns: range) -> bool:
         """Whether some inputs are whole groups that follow each other."""
@@ -127,16 +139,44 @@ def num_groups(num_inputs: int, group_size: int) -> int:
     return -(-num_inputs // group_size) if group_size else 1
 
 
-def four_bits(is_fit: bool, groups: Groups, window: Window, scales: CheckpointTensor) -> IntegerForm:
-    """Return int4 if integers of 4 bits fit and their groups are whole ones of the kernels, else "plain".
+class Integers(NamedTuple):
+    """What decides in which form integers can be kept.
 
-    Args:
-        is_fit: they have no zero points, and inputs are in order.
-        groups: of the matrix.
-        window: the region that is asked for.
-        scales: of the groups.
+    Attributes:
+        bits: of each.
+        has_zeros: there are zero points.
+        scales: of their groups.
     """
-    columns = window.columns
-    ends = () if columns is None else (columns.start, columns.stop, groups.size)
-    is_fit = is_fit and columns is not None and all(end % GROUP_COLUMNS == 0 for end in ends)
-    return IntegerForm("int4" if is_fit else "plain", is_exact=scales.entry.dtype == "BF16")
+
+    bits: int
+    has_zeros: bool
+    scales: CheckpointTensor
+
+    def form(self, groups: Groups, window: Window, num_inputs: int) -> GroupForm | None:
+        """Return the form that holds a region of a matrix with so many inputs exactly, or None.
+
+        Products of float16 or bfloat16 scales with integers fit float32, so that an offset may stand for a
+        zero point; with scales in float32 a product must be all that there is.
+        """
+        assert window.columns is not None, "only matrices are stored so"
+        is_product = self.bits == 8 and not self.has_zeros
+        if groups.order is not None or (self.scales.entry.dtype == "F32" and not is_product):
+            return None
+        if is_product and not groups.size:
+            return GroupForm(8, 0, has_offsets=False)
+        size = groups.kept(window.columns, num_inputs)
+        return GroupForm(self.bits, size, self.has_zeros) if size else None
+
+
+def group_codes(piece: Piece, form: GroupForm, groups: Groups) -> GroupCodes:
+    """Return unsigned integers in a form; without zero points they are stored plus half of their range."""
+    half = 2 ** (form.bits - 1)
+    shift = 0 if form.bits == 4 and form.has_offsets else half
+    # As unsigned bytes the difference wraps around to the bits of the negative number.
+    codes = (piece.codes - shift).view(torch.int8)
+    scales = groups.per_kept(piece.scales, piece.columns, form.group)
+    if not form.has_offsets:
+        return GroupCodes(codes, scales, None)
+    assert piece.zeros is not None, "integers without zero points have no offsets"
+    zeros = groups.per_kept(piece.zeros, piece.columns, form.group)
+    return GroupCodes(codes, scales, (shift - zeros) * scales)

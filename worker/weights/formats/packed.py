@@ -7,18 +7,21 @@ out of order. Integers are stored plus 2 ** (bits - 1), so that offset and zero 
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import torch
 
 from splitserve.engine_core.checkpoint.quantization.schemes import PackedScheme
 from splitserve.engine_core.errors import ModelLoadError
 from splitserve.worker.layers.parameter import Window
-from splitserve.worker.ops.quantization import Quantized
-from splitserve.worker.weights.formats.base import FLOATS, IntegerForm, Places, StoredTensor, Values
+from splitserve.worker.ops.quantization import GroupCodes, GroupForm
+from splitserve.worker.weights.formats.base import FLOATS, Places, StoredTensor, Values
 from splitserve.worker.weights.formats.groups import (
     Groups,
+    Integers,
     Piece,
     check_finite,
-    four_bits,
+    group_codes,
     num_groups,
     read_order,
 )
@@ -67,27 +70,24 @@ class PackedTensor(StoredTensor):
         """Bytes of the integers."""
         return len(window.rows) * -(-window.width * self._scheme.bits // 8)
 
-    def integer_form(self, window: Window) -> IntegerForm:
-        """int4 for whole groups of 32 inputs without zero points; the kernels' int8 has no -128."""
-        scheme = self._scheme
-        is_fit = scheme.bits == 4 and scheme.is_symmetric and not scheme.has_order
-        return four_bits(is_fit, self._groups, window, self._scales)
+    def integer_form(self, window: Window) -> GroupForm | None:
+        """Groups in order, with offsets if there are zero points."""
+        integers = Integers(self._scheme.bits, not self._scheme.is_symmetric, self._scales)
+        return integers.form(self._groups, window, self._plain_shape[1])
 
-    def load_codes(self, window: Window) -> Quantized:
-        """Return the integers of a region, and a scale per 32 inputs."""
-        assert window.columns is not None, "only matrices are stored so"
-        outputs, inputs = window.rows, window.columns
-        needed, half = cover(inputs, self._per_word), 2 ** (self._scheme.bits - 1)
-        words = read_matrix(self._words, outputs, needed.words)
-        codes = unpack_columns(words, self._scheme.bits, needed.offset, len(inputs))
-        # As unsigned bytes the difference wraps around to the bits of the negative number.
-        codes = (codes - half).view(torch.int8)
-        groups = self._groups.taken(inputs, self._count)
-        scales = read_matrix(self._scales, outputs, groups)
-        return Quantized(codes, self._groups.per_kept_group(scales, inputs))
+    def load_codes(self, window: Window) -> GroupCodes:
+        """Return the integers of a region; see StoredTensor.load_codes."""
+        form = self.integer_form(window)
+        assert form is not None, "no form holds its integers"
+        return group_codes(self._read_piece(window)(range(len(window.rows))), form, self._groups)
 
     def load(self, window: Window) -> Values:
         """Read a region; see StoredTensor.load."""
+        piece = self._read_piece(window)
+        return lambda rows: piece(rows).values(self._groups)
+
+    def _read_piece(self, window: Window) -> Callable[[range], Piece]:
+        """Read a region; return a function of some of its rows that unpacks them."""
         assert window.columns is not None, "only matrices are stored so"
         outputs, inputs = window.rows, window.columns
         bits = self._scheme.bits
@@ -97,12 +97,12 @@ class PackedTensor(StoredTensor):
         scales = read_matrix(self._scales, outputs, groups)
         zeros = self._read_zeros(outputs, groups)
 
-        def values(rows: range) -> torch.Tensor:
+        def piece(rows: range) -> Piece:
             some = slice(rows.start, rows.stop)
             codes = unpack_columns(words[some], bits, needed.offset, len(inputs))
-            return Piece(codes, scales[some], zeros[some], inputs).values(self._groups)
+            return Piece(codes, scales[some], zeros[some], inputs)
 
-        return values
+        return piece
 
     def _read_zeros(self, outputs: range, groups: range) -> torch.Tensor:
         """Return what the integers are stored plus, uint8 [n, groups]."""

@@ -2,14 +2,28 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import torch
 
 from splitserve.engine_core.checkpoint.quantization.schemes import ScaledScheme
 from splitserve.engine_core.checkpoint.weight_files import CheckpointTensor
+from splitserve.engine_core.errors import ModelLoadError
 from splitserve.worker.layers.parameter import Window
-from splitserve.worker.weights.formats.base import FLOATS, Places, StoredTensor, Values
-from splitserve.worker.weights.formats.groups import Groups, Piece, check_finite, num_groups
+from splitserve.worker.ops.quantization import GroupCodes, GroupForm
+from splitserve.worker.weights.formats.base import FLOATS, Places, StoredTensor, Values, where
+from splitserve.worker.weights.formats.groups import (
+    Groups,
+    Integers,
+    Piece,
+    check_finite,
+    group_codes,
+    num_groups,
+)
 from splitserve.worker.weights.reading import read_matrix, read_whole
+
+# Of E4M3, with either sign; it has no infinity.
+_NAN = 0x7F
 
 
 class ScaledTensor(StoredTensor):
@@ -22,6 +36,7 @@ class ScaledTensor(StoredTensor):
     def __init__(self, places: Places, scheme: ScaledScheme) -> None:
         outputs, inputs = places.shape
         self._scheme = scheme
+        self._num_inputs = inputs
         self._groups = Groups(scheme.block_columns)
         self._shape = (num_groups(outputs, scheme.block_rows), num_groups(inputs, scheme.block_columns))
         self._weight = places.take("weight", (scheme.dtype,), places.shape)
@@ -40,8 +55,41 @@ class ScaledTensor(StoredTensor):
         """Bytes of the integers."""
         return len(window.rows) * window.width
 
+    def integer_form(self, window: Window) -> GroupForm | None:
+        """Int8 in groups or, without zero points, in whole rows; FP8 in groups."""
+        if self._scheme.dtype != "I8":
+            assert window.columns is not None, "only matrices are stored so"
+            size = self._groups.kept(window.columns, self._num_inputs)
+            return GroupForm(8, size, has_offsets=False, is_float=True) if size else None
+        integers = Integers(8, not self._scheme.is_symmetric, self._scales)
+        form = integers.form(self._groups, window, self._num_inputs)
+        return form and form._replace(takes_int8=self._scheme.takes_int8 and not form.group)
+
+    def load_codes(self, window: Window) -> GroupCodes:
+        """Return the integers of a region; see StoredTensor.load_codes."""
+        form = self.integer_form(window)
+        assert form is not None, "no form holds its integers"
+        piece = self._read_piece(window)(range(len(window.rows)))
+        if form.is_float:
+            return self._float_codes(piece, form)
+        # Signed integers, as if they had been stored plus half of their range.
+        stored = piece.codes.view(torch.uint8) + 128
+        zeros = None if piece.zeros is None else piece.zeros.float() + 128
+        return group_codes(piece._replace(codes=stored, zeros=zeros), form, self._groups)
+
+    def _float_codes(self, piece: Piece, form: GroupForm) -> GroupCodes:
+        codes = piece.codes.view(torch.uint8)
+        if ((codes & _NAN) == _NAN).any():
+            raise ModelLoadError(f"{where(self._weight)} holds values that are not finite numbers")
+        return GroupCodes(codes, self._groups.per_kept(piece.scales, piece.columns, form.group), None)
+
     def load(self, window: Window) -> Values:
         """Read a region; see StoredTensor.load."""
+        piece = self._read_piece(window)
+        return lambda rows: piece(rows).values(self._groups)
+
+    def _read_piece(self, window: Window) -> Callable[[range], Piece]:
+        """Read a region; return a function of some of its rows that takes them."""
         assert window.columns is not None, "only matrices are stored so"
         outputs, inputs = window.rows, window.columns
         codes = read_matrix(self._weight, outputs, inputs)
@@ -49,12 +97,11 @@ class ScaledTensor(StoredTensor):
         scales = self._rows(self._scales, outputs, groups)
         zeros = None if self._zeros is None else self._rows(self._zeros, outputs, groups)
 
-        def values(rows: range) -> torch.Tensor:
+        def piece(rows: range) -> Piece:
             some = slice(rows.start, rows.stop)
-            those = None if zeros is None else zeros[some]
-            return Piece(codes[some], scales[some], those, inputs).values(self._groups)
+            return Piece(codes[some], scales[some], None if zeros is None else zeros[some], inputs)
 
-        return values
+        return piece
 
     def _shapes(self) -> list[tuple[int, ...]]:
         """Shapes that scales may have; a dimension of 1 may be left out."""

@@ -137,6 +137,26 @@ def test_what_has_no_effect_is_noted() -> None:
     assert not read(compressed()).notes
 
 
+@pytest.mark.parametrize(
+    ("inputs", "takes_int8", "has_note"),
+    [
+        ({"num_bits": 8, "strategy": "token", "dynamic": True}, True, False),
+        ({"num_bits": 8, "strategy": "tensor", "dynamic": False}, True, True),
+        ({"num_bits": 8, "dynamic": True, "symmetric": False}, True, True),
+        ({"num_bits": 4, "dynamic": True}, False, True),
+        ({"num_bits": 8, "type": "float", "dynamic": True}, False, True),
+    ],
+)
+def test_int8_activations_belong_to_int8_weights(
+    inputs: dict[str, object], takes_int8: bool, has_note: bool
+) -> None:
+    weights = {"num_bits": 8, "type": "int", "strategy": "channel"}
+    group = {"targets": ["Linear"], "weights": weights, "input_activations": inputs}
+    quantization = read(compressed(format="int-quantized", config_groups={"all": group}))
+    assert quantization.scheme_of(UP) == ScaledScheme("I8", 1, 0, takes_int8=takes_int8)
+    assert bool(quantization.notes) == has_note
+
+
 def test_modelopts_wildcards_leave_modules_out() -> None:
     config = {"quant_method": "modelopt", "quant_algo": "FP8", "exclude_modules": ["lm_head", "*layers.1*"]}
     quantization = read(config)
