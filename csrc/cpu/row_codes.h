@@ -22,6 +22,17 @@ inline float largest_magnitude(const BFloat16* x, int64_t depth) {
   return max_lanes(largest) + sum_lanes(not_finite);
 }
 
+// Integers from -128 to 127. GCC 12 makes a loop over the lanes of what is one instruction here.
+SPLITSERVE_INLINE void store_bytes(int8_t* p, IntVec integers) {
+#if defined(__AVX512F__)
+  const __m128i bytes = _mm512_cvtepi32_epi8(reinterpret_cast<__m512i>(integers));
+#else
+  typedef int8_t ByteVec __attribute__((vector_size(kLanes)));
+  const ByteVec bytes = __builtin_convertvector(integers, ByteVec);
+#endif
+  std::memcpy(p, &bytes, sizeof bytes);
+}
+
 // Returns the sum of the codes. Adding 1.5 * 2^23 leaves no bits for a fraction, in a register as in memory.
 inline int32_t round_row(int8_t* codes, const BFloat16* x, int64_t depth, float inverse) {
   const Vec factor = broadcast(inverse), no_fraction = broadcast(12582912.0f);
@@ -30,10 +41,8 @@ inline int32_t round_row(int8_t* codes, const BFloat16* x, int64_t depth, float 
     const Vec scaled = load_up_to(x + k, depth - k) * factor + no_fraction;
     const IntVec whole = reinterpret_cast<IntVec>(as_uint(scaled) - as_uint(no_fraction));
     sum += whole;
-    typedef int8_t ByteVec __attribute__((vector_size(kLanes)));
-    const ByteVec bytes = __builtin_convertvector(whole, ByteVec);
     // Rows are padded to more than a register.
-    std::memcpy(codes + k, &bytes, sizeof bytes);
+    store_bytes(codes + k, whole);
   }
   int32_t total = 0;
   for (int i = 0; i < kLanes; ++i) total += sum[i];

@@ -95,8 +95,9 @@ def test_rounded_weights_give_nearly_the_logprobs_of_one_rank(
     scoring = SequenceSampling(max_tokens=2, prompt_logprobs=1)
     jobs = [Job(list(range(7, 47)), scoring, 1)]
     expected, found = both.run_single(jobs)[0], both.run_parallel(jobs)[0]
-    # Sums are rounded to bfloat16 at the same places, but to neighbours here and there.
-    assert_close(found, expected, tolerance=0.3)
+    # Sums are rounded to bfloat16 at the same places, but to neighbours here and there; int8 activations of a
+    # shard have scales of its own.
+    assert_close(found, expected, tolerance=1.5 if quantization == "w8a8" else 0.3)
 
 
 def test_experts_in_mxfp4_give_nearly_the_logprobs_of_one_rank(
