@@ -45,7 +45,7 @@ def keep_integers(assignments: Sequence[Assignment], dtype: torch.dtype, device:
 
 def _integer_form(assignment: Assignment) -> GroupForm | None:
     source, parameter, part = assignment[:3]
-    if not isinstance(source, StoredTensor) or not isinstance(parameter, PackedParameter):
+    if not isinstance(source, StoredTensor) or not isinstance(parameter, PackedParameter) or part.transposed:
         return None
     return source.integer_form(parameter.own_window(part))
 
