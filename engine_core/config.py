@@ -59,6 +59,8 @@ class SchedulerConfig(msgspec.Struct, frozen=True, kw_only=True):
         move_block_ns: nanoseconds one block takes between pool and offload tier, as measured; 0 if not known.
         victim: which row behind one in need of a block gives way: "cost" or "last", see scheduler.victims.
         num_stages: of the pipeline; with several, a row waits for its token before it is planned again.
+        num_speculative_tokens: most tokens that a worker drafts per row and step; 0 for no speculation. Not
+            with several stages.
     """
 
     max_num_seqs: int = 256
@@ -80,6 +82,7 @@ class SchedulerConfig(msgspec.Struct, frozen=True, kw_only=True):
     move_block_ns: int = 0
     victim: str = "cost"
     num_stages: int = 1
+    num_speculative_tokens: int = 0
 
 
 class EngineConfig(SchedulingSettings, frozen=True, kw_only=True):

@@ -138,6 +138,7 @@ class Request:
         second_at: index of the first token of the second text of a pair, 0 if there is none.
         pools_all: the states of all of its tokens are needed.
         pools_tokens: the vector of each token is wanted.
+        num_draft_tokens, num_accepted_draft_tokens: tokens drafted for it, and those of them that counted.
     """
 
     frontend: FrontendId
@@ -174,6 +175,8 @@ class Request:
     second_at: int = 0
     pools_all: bool = False
     pools_tokens: bool = False
+    num_draft_tokens: int = 0
+    num_accepted_draft_tokens: int = 0
 
     @property
     def num_stored_tokens(self) -> int:

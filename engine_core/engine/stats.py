@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+import numpy as np
+
 from splitserve.engine_core.engine.explain import waiting_by_reason
 from splitserve.engine_core.engine.lifecycle import RequestLifecycle
 from splitserve.engine_core.engine.step_times import StepTimes
+from splitserve.engine_core.ipc.codec import unpack_int32
 from splitserve.engine_core.ipc.messages import EngineStats, QueueStats
 from splitserve.engine_core.ipc.worker_messages import ModelRunnerOutput
 from splitserve.engine_core.scheduler.scheduler import Scheduler
@@ -20,6 +23,7 @@ class StepCounters:
         last_step_s: when the last step was applied, in seconds of the engine's clock; its start before any.
         worker_compute_s, worker_wait_s: seconds the worker computed, and waited for steps.
         num_worker_restarts: times the workers were lost.
+        draft_tokens, accepted_draft_tokens: tokens drafted, and those of them that counted.
     """
 
     last_step_s: float
@@ -29,6 +33,8 @@ class StepCounters:
     worker_compute_s: float = 0.0
     worker_wait_s: float = 0.0
     num_worker_restarts: int = 0
+    draft_tokens: int = 0
+    accepted_draft_tokens: int = 0
 
     def step(self, output: ModelRunnerOutput, now_s: float) -> None:
         """Count a step that was applied."""
@@ -36,6 +42,11 @@ class StepCounters:
         self.worker_compute_s += output.compute_s
         self.worker_wait_s += output.wait_s
         self.last_step_s = now_s
+        if output.run_lengths:
+            self.draft_tokens += int(unpack_int32(output.num_drafts).sum())
+            lengths = unpack_int32(output.run_lengths)
+            # Beside the runs of rows that got a token there are those of rows that had ended.
+            self.accepted_draft_tokens += int(lengths.sum()) - int(np.count_nonzero(lengths))
 
 
 def engine_stats(
@@ -72,6 +83,8 @@ def engine_stats(
         num_loaded_blocks=offload.num_loaded if offload else 0,
         median_step_s=step_times.median_s(),
         num_worker_restarts=counters.num_worker_restarts,
+        draft_tokens=counters.draft_tokens,
+        accepted_draft_tokens=counters.accepted_draft_tokens,
     )
 
 

@@ -191,6 +191,8 @@ class Finished(Wire, frozen=True):
         num_preemptions: how often it was preempted.
         error_code, error_message: set when reason is ERROR.
         retry_after_s: for a request that was displaced by another, seconds to wait before a retry.
+        num_draft_tokens, num_accepted_draft_tokens: tokens drafted for it on this engine, and those of them
+            that are in its output.
     """
 
     handle: int
@@ -202,6 +204,8 @@ class Finished(Wire, frozen=True):
     error_message: str = ""
     error_status: int = 500
     retry_after_s: float = 0.0
+    num_draft_tokens: int = 0
+    num_accepted_draft_tokens: int = 0
 
 
 class StepOutputs(Wire, frozen=True, tag=4):
@@ -243,6 +247,7 @@ class EngineStats(Wire, frozen=True):
         num_saved_blocks, num_loaded_blocks: blocks moved from the pool to the CPU offload tier, and back.
         median_step_s: median time between the ends of recent steps; 0 before there were any.
         num_worker_restarts: how often the workers were lost and started again.
+        draft_tokens, accepted_draft_tokens: tokens drafted, and those of them that counted.
     """
 
     num_running: int = 0
@@ -269,6 +274,8 @@ class EngineStats(Wire, frozen=True):
     num_loaded_blocks: int = 0
     median_step_s: float = 0.0
     num_worker_restarts: int = 0
+    draft_tokens: int = 0
+    accepted_draft_tokens: int = 0
 
 
 class QueueStats(Wire, frozen=True):

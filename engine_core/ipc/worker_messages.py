@@ -34,6 +34,8 @@ class NewRow(Wire, frozen=True):
         first_block: number of first blocks that have left a sliding window; no query will see them.
         second_at: index of the first token of the second text of a pair; 0 if there is none.
         pools_tokens: the vector of each token is wanted.
+        max_num_computed_tokens: tokens of the whole sequence that ever need computing. Without drafts no step
+            goes beyond; with them the worker sees to it.
     """
 
     row: int
@@ -45,6 +47,7 @@ class NewRow(Wire, frozen=True):
     first_block: int = 0
     second_at: int = 0
     pools_tokens: bool = False
+    max_num_computed_tokens: int = 2**31 - 1
 
 
 class SchedulerOutput(Wire, frozen=True, tag=1):
@@ -53,6 +56,10 @@ class SchedulerOutput(Wire, frozen=True, tag=1):
     A row samples a token when the step computes its last known token; the worker appends it to the row
     itself, so decode steps carry no token ids. Apply in this order: freed_rows, new_rows, block columns,
     moves; then run the scheduled rows in the order given.
+
+    With drafts (docs/speculation.md) a row may turn out to be further than the engine knew when it planned
+    the step: `num_tokens` counts from where the row is. One that has reached its max_num_computed_tokens
+    by then computes and samples nothing.
 
     Attributes:
         step: step number; the output carries the same one.
@@ -65,6 +72,8 @@ class SchedulerOutput(Wire, frozen=True, tag=1):
             are the pool's blocks, num_blocks + i is host block i.
         last_token_ids: int32 column [n], only in a pipeline, where the first stages do not sample: the token
             each of `rows` sampled last. It matters for rows that have computed all tokens they know.
+        max_drafts: each row that samples may compute up to so many tokens more, drafted by the worker, which
+            count if they are what it samples. Its blocks and max_num_computed_tokens limit them further.
     """
 
     step: int
@@ -77,6 +86,7 @@ class SchedulerOutput(Wire, frozen=True, tag=1):
     moves_from: bytes = b""
     moves_to: bytes = b""
     last_token_ids: bytes = b""
+    max_drafts: int = 0
 
 
 class Shutdown(Wire, frozen=True, tag=2):
@@ -189,8 +199,12 @@ class ModelRunnerOutput(Wire, frozen=True, tag=4):
     """Result of one step, in columns.
 
     Attributes:
-        rows, token_ids: int32 columns [m], the rows that sampled and what they sampled.
-        logprobs, prompt_logprobs: `key` is the row.
+        rows: int32 column [m], the rows that sampled.
+        token_ids: int32 column, what they sampled: a run of tokens for each of `rows`, one after the other.
+        run_lengths: int32 column [m], tokens of each run; empty if all are 1. 0 for a row that had
+            ended by then, which the engine learns of earlier.
+        num_drafts: int32 column [m], drafted tokens of each that were computed; comes with run_lengths.
+        logprobs, prompt_logprobs: `key` is the row; those of a run are in its order.
         errors: rows that failed; they sampled nothing and stay until freed.
         compute_s: seconds the step took on the worker.
         wait_s: seconds the worker waited for this step after it had sent its last output.
@@ -209,6 +223,8 @@ class ModelRunnerOutput(Wire, frozen=True, tag=4):
     wait_s: float = 0.0
     move_s: float = 0.0
     pooled: list[Pooled] = []
+    run_lengths: bytes = b""
+    num_drafts: bytes = b""
 
 
 class WorkerFailed(Wire, frozen=True, tag=5):

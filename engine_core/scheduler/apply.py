@@ -8,15 +8,17 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from splitserve.engine_core.errors import DeviceMemoryError, ProtocolError, WorkerError
+from splitserve.engine_core.errors import DeviceMemoryError, WorkerError
 from splitserve.engine_core.ipc.codec import unpack_int32
 from splitserve.engine_core.ipc.messages import FinishReason
 from splitserve.engine_core.ipc.wire import Pooled, TokenLogprobs
 from splitserve.engine_core.ipc.worker_messages import ModelRunnerOutput, RowError
 from splitserve.engine_core.request import EndedRequest, FrontendId, Request
+from splitserve.engine_core.scheduler.counted_drafts import count_drafts
 from splitserve.engine_core.scheduler.output import Recipients, TokenColumns
 from splitserve.engine_core.scheduler.pacing.chunks import PlannedStep
 from splitserve.engine_core.scheduler.running import IntColumn
+from splitserve.engine_core.scheduler.sampled_runs import SampledRuns, read_runs
 from splitserve.engine_core.scheduler.scheduler import Scheduler
 
 
@@ -43,6 +45,13 @@ class _Sampled(NamedTuple):
         return _Sampled(self.rows[which], self.positions[which], self.token_ids[which])
 
 
+class _Ending(NamedTuple):
+    """A row whose request ends, and the token that ended it, if one did."""
+
+    row: int
+    token_id: int | None
+
+
 class StepApplier:
     """Applies outputs in the order their steps were planned; used by the engine's thread only."""
 
@@ -66,21 +75,28 @@ class StepApplier:
         """
         planned = self._oldest_step(output)
         # Whatever may be wrong is found before anything changes: the step is still in flight then.
-        rows, token_ids = self._sampled_columns(output, planned)
+        sampled = read_runs(output, planned, self._running, self._stops)
+        if output.prompt_logprobs or output.pooled:
+            self._check_keys(output)
         self._in_flight.popleft()
         ended = self._end_failed_rows(output, planned)
         ran_out_of_memory = self._take_back(output, planned, ended)
-        self._index_full_blocks(planned)
-        running = self._running
-        if rows is not running.order:  # otherwise no row came or went since the step was planned
-            alive = running.first_step[rows] <= planned.step
-            if np.count_nonzero(alive) < len(rows):
-                rows, token_ids = rows[alive], token_ids[alive]
-        sampled = _Sampled(rows, running.num_known_tokens[rows], token_ids)
+        if sampled.rows is not self._running.order:  # otherwise no row came or went since it was planned
+            sampled = sampled.alive(self._running, planned.step)
         prompt_logprobs = self._prompt_logprobs(output, planned)
         pooled = self._pooled(output, planned)
-        emitted, finishing = self._emit(sampled)
-        tokens = self._recipients_of(emitted.rows).split(emitted.positions, emitted.token_ids)
+        known = self._running.num_known_tokens[sampled.rows]
+        if sampled.lengths is None:
+            one_each, finishing = self._emit(_Sampled(sampled.rows, known, sampled.token_ids))
+            emitted = [one_each]
+        else:
+            emitted, finishing = self._emit_runs(sampled)
+        if planned.max_drafts:
+            count_drafts(self._running, (planned, *self._in_flight), sampled, known)
+        self._index_full_blocks(planned)
+        tokens: list[TokenColumns] = []
+        for some in emitted:
+            tokens += self._recipients_of(some.rows).split(some.positions, some.token_ids)
         logprobs = self._logprobs(output, emitted)
         ended += self._finish(finishing)
         return AppliedStep(planned, tokens, ended, logprobs, prompt_logprobs, pooled, ran_out_of_memory)
@@ -92,30 +108,11 @@ class StepApplier:
             raise WorkerError(f"output of step {output.step} arrived, expected step {expected}")
         return in_flight[0]
 
-    def _sampled_columns(
-        self, output: ModelRunnerOutput, planned: PlannedStep
-    ) -> tuple[IntColumn, npt.NDArray[np.int32]]:
-        """Unpack rows and tokens, and check them against what was planned."""
-        try:
-            token_ids = unpack_int32(output.token_ids)
-            if output.rows == planned.packed_sampling_rows and not output.errors:
-                rows = planned.sampling_rows
-            else:
-                rows = unpack_int32(output.rows).astype(np.int64)
-                _check_rows(output, planned, rows)
-        except ProtocolError as error:
-            raise WorkerError(f"output of step {output.step}: {error}") from None
-        if len(token_ids) != len(rows):
-            raise WorkerError(
-                f"output of step {output.step} has {len(token_ids)} tokens for {len(rows)} rows"
-            )
-        if not self._stops.knows(token_ids):
-            raise WorkerError(f"output of step {output.step} holds token ids outside the vocabulary")
+    def _check_keys(self, output: ModelRunnerOutput) -> None:
         keys = [entry.key for entry in output.prompt_logprobs] + [entry.key for entry in output.pooled]
         for row in keys:
             if not 0 <= row < len(self._running.requests):
                 raise WorkerError(f"output of step {output.step} names row {row}, which does not exist")
-        return rows, token_ids
 
     def _end_failed_rows(self, output: ModelRunnerOutput, planned: PlannedStep) -> list[EndedRequest]:
         ended: list[EndedRequest] = []
@@ -178,12 +175,25 @@ class StepApplier:
         rows = planned.rows[full]
         indexer.index_full_blocks(rows, running.requests_at(rows), planned.num_computed_tokens[full])
 
-    def _emit(self, sampled: _Sampled) -> tuple[_Sampled, list[tuple[int, int | None]]]:
-        """Append the tokens to their rows.
+    def _emit_runs(self, sampled: SampledRuns) -> tuple[list[_Sampled], list[_Ending]]:
+        """Append runs to their rows, each up to the token that ends its request.
 
         Returns:
-            What is emitted, and (row, token that ended it or None) of every row that ends.
+            What is emitted, the first token of every run before any second one, and the rows that end.
         """
+        emitted: list[_Sampled] = []
+        finishing: list[_Ending] = []
+        for rows, token_ids in sampled.columns():
+            some = _Sampled(rows, self._running.num_known_tokens[rows], token_ids)
+            if finishing:
+                some = some.select(~np.isin(rows, [ending.row for ending in finishing]))
+            some, ending = self._emit(some)
+            emitted.append(some)
+            finishing += ending
+        return emitted, finishing
+
+    def _emit(self, sampled: _Sampled) -> tuple[_Sampled, list[_Ending]]:
+        """Append one token to each row; returns what is emitted, and the rows that end."""
         running = self._running
         rows, positions, token_ids = sampled
         stops = self._stops.matches(running, rows, positions, token_ids)
@@ -197,7 +207,7 @@ class StepApplier:
         has_room = positions < running.max_num_tokens[rows]
         stopped = set(stops[has_room[stops]].tolist())
         finishing = [
-            (int(rows[i]), int(token_ids[i]) if i in stopped else None)
+            _Ending(int(rows[i]), int(token_ids[i]) if i in stopped else None)
             for i in sorted(stopped.union(full.tolist()))
         ]
         emitted = sampled if has_room.all() else sampled.select(has_room)
@@ -213,7 +223,7 @@ class StepApplier:
             self._recipients = Recipients(running, rows)
         return self._recipients
 
-    def _finish(self, finishing: list[tuple[int, int | None]]) -> list[EndedRequest]:
+    def _finish(self, finishing: list[_Ending]) -> list[EndedRequest]:
         ended = []
         for row, token_id in finishing:
             request = self._running.request_at(row)
@@ -227,16 +237,19 @@ class StepApplier:
         return ended
 
     def _logprobs(
-        self, output: ModelRunnerOutput, emitted: _Sampled
+        self, output: ModelRunnerOutput, emitted: list[_Sampled]
     ) -> list[tuple[FrontendId, TokenLogprobs]]:
         """Re-key logprobs from rows to handles; the index is the engine's own count."""
         if not output.logprobs:
             return []
-        position_of = dict(zip(emitted.rows.tolist(), emitted.positions.tolist(), strict=True))
+        positions_of: dict[int, list[int]] = {}
+        for some in reversed(emitted):
+            for row, position in zip(some.rows.tolist(), some.positions.tolist(), strict=True):
+                positions_of.setdefault(row, []).append(position)
         renamed = []
         for logprobs in output.logprobs:
-            position = position_of.get(logprobs.key)
-            if position is not None:
+            if positions := positions_of.get(logprobs.key):
+                position = positions.pop()
                 request = self._running.request_at(logprobs.key)
                 index = position - request.num_prompt_tokens
                 renamed.append((request.frontend, _renamed(logprobs, request.handle, index)))
@@ -267,18 +280,6 @@ class StepApplier:
         """Return the row's request if it is the one that `step` computed."""
         running = self._running
         return running.requests[row] if running.first_step[row] <= step else None
-
-
-def _check_rows(output: ModelRunnerOutput, planned: PlannedStep, rows: IntColumn) -> None:
-    """Check that the rows, in any order, are those that were to sample and did not fail."""
-    expected = planned.sampling_rows
-    if output.errors:
-        failed = [error.row for error in output.errors]
-        if not set(failed) <= set(planned.rows.tolist()):
-            raise WorkerError(f"output of step {output.step} has errors of rows {failed}, not all are in it")
-        expected = expected[~np.isin(expected, failed)]
-    if not np.array_equal(np.sort(rows), np.sort(expected)):
-        raise WorkerError(f"output of step {output.step} does not hold the rows that were to sample")
 
 
 def _renamed(logprobs: TokenLogprobs, handle: int, index: int) -> TokenLogprobs:

@@ -157,6 +157,7 @@ class RowAdmission:
             first_block=num_left,
             second_at=request.second_at,
             pools_tokens=request.pools_tokens,
+            max_num_computed_tokens=int(self._running.max_num_computed_tokens[row]),
         )
 
     def _count(self, request: Request, num_cached: int) -> None:

@@ -9,6 +9,7 @@ length.
     num_known_tokens         prompt and emitted tokens
     num_tokens               known tokens plus those that steps in flight will sample
     num_computed_tokens      tokens whose KV is computed, steps in flight included
+    num_possible_drafts      tokens that steps in flight may add to the two before, if drafts count
     max_num_computed_tokens  tokens that ever need computing; the last emitted token's KV is never needed
     max_num_tokens           length at which it ends
     first_step               step that first computed it; outputs of earlier steps are another request's
@@ -48,6 +49,7 @@ class RunningRows:
         self.num_known_tokens = column()
         self.num_tokens = column()
         self.num_computed_tokens = column()
+        self.num_possible_drafts = column()
         self.max_num_computed_tokens = column()
         self.max_num_tokens = column()
         self.first_stop_at = column()
@@ -124,6 +126,7 @@ class RunningRows:
         self.num_prompt_tokens[row] = request.num_prompt_tokens
         self.num_known_tokens[row] = self.num_tokens[row] = num_known
         self.num_computed_tokens[row] = num_cached_tokens
+        self.num_possible_drafts[row] = 0
         self.max_num_computed_tokens[row] = max(request.num_prompt_tokens, request.max_num_tokens - 1)
         self.max_num_tokens[row] = request.max_num_tokens
         self.first_stop_at[row] = request.num_prompt_tokens + sampling.min_tokens

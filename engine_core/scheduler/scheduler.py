@@ -27,6 +27,7 @@ from splitserve.engine_core.scheduler.integrity import check_integrity
 from splitserve.engine_core.scheduler.memory_retries import MemoryRetries
 from splitserve.engine_core.scheduler.microbatch import microbatch
 from splitserve.engine_core.scheduler.pacing.chunks import Chunks, PlannedStep
+from splitserve.engine_core.scheduler.pacing.drafts import Drafts
 from splitserve.engine_core.scheduler.pacing.prefill_cap import CapBeside, PrefillRoom, cap_prefill
 from splitserve.engine_core.scheduler.pacing.step_budget import StepBudget
 from splitserve.engine_core.scheduler.row_admission import RowAdmission
@@ -78,6 +79,8 @@ class Scheduler:
         self._has_window = kv.bounds.window > 0
         self._offload = kv.cache.offload
         self._max_chunk = kv.bounds.max_chunk
+        speculates = config.num_speculative_tokens > 0
+        self._drafts = Drafts(config, self.running, kv, self.budget) if speculates else None
         self._next_step = 1
         self._freed_rows: list[int] = []
 
@@ -139,7 +142,8 @@ class Scheduler:
         if self._has_window:
             running = self.running.order
             self.kv.leave_window(running, self.running.num_computed_tokens[running])
-        chunks, growth = self._give_blocks(chunks)
+        max_drafts, reach = self._drafts.plan(chunks) if self._drafts else (0, chunks.ends)
+        chunks, growth = self._give_blocks(chunks, reach)
         self.is_short_of_blocks = growth.is_scarce
         new_rows: list[NewRow] = []
         if len(self.waiting) and not growth.is_scarce:
@@ -147,7 +151,7 @@ class Scheduler:
             chunks, new_rows, self.is_short_of_blocks = admitted
         if len(chunks.rows) == 0:
             return None
-        return self._commit(chunks, new_rows, growth)
+        return self._commit(chunks, new_rows, growth, max_drafts)
 
     def reset_prefix_cache(self) -> int:
         """Forget all cached prefixes, for waiting requests too; returns how many blocks held one."""
@@ -194,8 +198,8 @@ class Scheduler:
         """Whether nobody can be admitted now."""
         return not len(self.waiting) or not self.running.num_free_rows
 
-    def _give_blocks(self, chunks: Chunks) -> tuple[Chunks, _Growth]:
-        """Allocate the blocks that rows grow into, preempting others if need be.
+    def _give_blocks(self, chunks: Chunks, reach: IntColumn) -> tuple[Chunks, _Growth]:
+        """Allocate the blocks that rows grow into, up to `reach` tokens each, preempting others if need be.
 
         A victim comes after the row that needs its blocks, so it has not been served yet and nothing has to
         be undone. With a step in flight nobody is preempted: its output may free blocks, and a victim's token
@@ -203,11 +207,11 @@ class Scheduler:
         """
         growth = _Growth([], [], False)
         capacity = self.kv.capacity[chunks.rows]
-        crossing = (chunks.ends > capacity).nonzero()[0]
+        crossing = (reach > capacity).nonzero()[0]
         if len(crossing) == 0:
             return chunks, growth
         crossing_rows = chunks.rows[crossing]
-        num_missing = chunks.ends[crossing] - capacity[crossing]
+        num_missing = reach[crossing] - capacity[crossing]
         counts = -(-num_missing // self.kv.block_size)
         if int(counts.sum()) <= self.kv.cache.pool.num_free:
             self._grow(growth, crossing_rows, counts)
@@ -228,7 +232,9 @@ class Scheduler:
         growth.rows.extend(grown)
         growth.block_ids.extend(block_ids)
 
-    def _commit(self, chunks: Chunks, new_rows: list[NewRow], growth: _Growth) -> SchedulerOutput:
+    def _commit(
+        self, chunks: Chunks, new_rows: list[NewRow], growth: _Growth, max_drafts: int
+    ) -> SchedulerOutput:
         """Count the step's tokens as computed and put it in flight."""
         running = self.running
         rows, num_tokens, ends = chunks
@@ -242,10 +248,14 @@ class Scheduler:
             sampling_rows, positions = rows[samples], ends[samples]
             packed_sampling_rows = pack_int32(sampling_rows)
         running.num_tokens[sampling_rows] = positions + ONE
+        if max_drafts:
+            running.num_possible_drafts[sampling_rows] += max_drafts
         packed_num_tokens = pack_int32(num_tokens)
         moves = NO_MOVES if self._offload is None else self._offload.take_moves()
         samplers = sampling_rows, packed_sampling_rows
-        self.in_flight.append(PlannedStep(step, rows, ends, *samplers, packed_num_tokens, moves.num_moves))
+        self.in_flight.append(
+            PlannedStep(step, rows, ends, *samplers, packed_num_tokens, moves.num_moves, max_drafts)
+        )
         freed_rows, self._freed_rows = self._freed_rows, []
         return SchedulerOutput(
             step=step,
@@ -258,6 +268,7 @@ class Scheduler:
             moves_from=moves.sources,
             moves_to=moves.targets,
             last_token_ids=b"" if self._num_stages == 1 else pack_int32(running.last_tokens(rows)),
+            max_drafts=max_drafts,
         )
 
     def _preempt(self, row: int) -> None:

@@ -94,8 +94,30 @@ class ShadowKV:
         if self._tokens[row][-1] != token_id:
             raise WorkerError(f"row {row} is told token {token_id}, its last is {self._tokens[row][-1]}")
 
-    def compute(self, row: int, start: int, count: int) -> npt.NDArray[np.int32]:
+    def num_slots_of(self, row: int) -> int:
+        """Return how many tokens fit a row's blocks."""
+        return len(self._tables[row]) * self._block_size
+
+    def compute_drafts(self, row: int, start: int, count: int, drafts: list[int]) -> npt.NDArray[np.int32]:
+        """Like compute() for `count` tokens and, behind them, drafts, which are forgotten again."""
+        tokens = self._tokens[row]
+        num_tokens = len(tokens)
+        tokens += drafts
+        try:
+            return self.compute(row, start, count + len(drafts), count)
+        finally:
+            del tokens[num_tokens:]
+
+    def compute(
+        self, row: int, start: int, count: int, num_certain: int | None = None
+    ) -> npt.NDArray[np.int32]:
         """Write the KV of `count` tokens from position `start` and attend to all that they see.
+
+        Args:
+            row: of the tokens.
+            start: position of the first of them.
+            count: tokens.
+            num_certain: how many of them will not be computed again; None for all.
 
         Returns:
             The token ids found in the attended slots, and the row's own where the window has passed, int32
@@ -118,7 +140,8 @@ class ShadowKV:
                 f"row {row} attends to token {attended[at]} of position {self._position[slots[at]]}"
                 f" where its token {tokens[seen + at]} of position {seen + at} should be"
             )
-        self._leave(row, self._first_seen(end) // self._block_size)
+        end_of_certain = end if num_certain is None else start + num_certain
+        self._leave(row, self._first_seen(end_of_certain) // self._block_size)
         return np.concatenate([np.array(tokens[:seen], np.int32), attended])
 
     def _slots_of(self, place: int) -> slice:

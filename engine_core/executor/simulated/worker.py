@@ -10,17 +10,11 @@ import numpy as np
 import numpy.typing as npt
 
 from splitserve.engine_core.errors import DeviceMemoryError, WorkerError
+from splitserve.engine_core.executor.simulated.drafted_rows import DraftedRows, Run
 from splitserve.engine_core.executor.simulated.logprobs import SimulatedLogprobs
 from splitserve.engine_core.executor.simulated.model import SimulatedModel
+from splitserve.engine_core.executor.simulated.rows import SimulatedRows
 from splitserve.engine_core.executor.simulated.shadow_kv import ShadowKV
-from splitserve.engine_core.executor.simulated.tokens import (
-    TokenSampler,
-    avoid,
-    make_powers,
-    mix,
-    seed_of,
-    sequence_state,
-)
 from splitserve.engine_core.ipc.codec import (
     encode,
     from_worker_decoder,
@@ -47,25 +41,15 @@ class SimulatedWorker:
 
     def __init__(self, model: SimulatedModel) -> None:
         self._model = model
-        self._sampler = TokenSampler(model.rule)
         self._shadow: ShadowKV | None = None
         self._num_places = 0
-        self._powers = make_powers(1024)
         self._logprobs = SimulatedLogprobs(model.rule.vocab_size)
-        # By row with min_tokens: the tokens that may not end it before.
-        self._banned: dict[int, set[int]] = {}
         self._failed: dict[int, RowError] = {}
         self._occupied: set[int] = set()
-        num_rows = model.max_rows
-        self._num_tokens = np.zeros(num_rows, np.int64)
-        self._num_prompt = np.zeros(num_rows, np.int64)
-        self._num_computed = np.zeros(num_rows, np.int64)
-        self._min_tokens = np.zeros(num_rows, np.int64)
-        self._state = np.zeros(num_rows, np.uint64)
-        self._seed_mix = np.zeros(num_rows, np.uint64)
-        self._stops_at_eos = np.zeros(num_rows, np.bool_)
+        self._rows = SimulatedRows(model.rule, model.max_rows)
+        self._drafts = False
         # Tokens known to a pipeline stage that does not sample.
-        self._num_told = np.zeros(num_rows, np.int64)
+        self._num_told = np.zeros(model.max_rows, np.int64)
 
     def load(self) -> WorkerReady:
         """Return what WorkerReady says; there is nothing to load."""
@@ -136,6 +120,10 @@ class SimulatedWorker:
                     self._shadow.abandon(error.row)
             good = ~np.isin(rows, list(self._failed))
             rows, num_tokens = rows[good], num_tokens[good]
+        # From the first drafts on, rows may be ahead of what the engine knows of them.
+        self._drafts |= self._shadow is not None and step.max_drafts > 0
+        if self._drafts:
+            return self._compute_runs(step, rows, num_tokens, errors)
         return self._compute(step.step, rows, num_tokens, errors)
 
     def _compute(
@@ -145,43 +133,60 @@ class SimulatedWorker:
         num_tokens: IntColumn,
         errors: list[RowError],
     ) -> ModelRunnerOutput:
-        start = self._num_computed[rows]
+        known = self._rows
+        start = known.num_computed[rows]
         end = start + num_tokens
-        if (end > self._num_tokens[rows]).any():
+        if (end > known.num_tokens[rows]).any():
             raise WorkerError(f"step {step} computes more tokens than a row has")
         if self._shadow is not None:
             self._play(self._shadow, rows, start, num_tokens)
         prompt_logprobs = self._logprobs.of_prompts(rows, start, end)
-        self._num_computed[rows] = end
-        sampling = rows[end == self._num_tokens[rows]]
-        positions = self._num_tokens[sampling]
-        token_ids = self._sample(sampling, positions)
+        known.num_computed[rows] = end
+        sampling = rows[end == known.num_tokens[rows]]
+        positions = known.num_tokens[sampling]
+        token_ids = known.sample(sampling, positions)
         logprobs = self._logprobs.of_tokens(sampling, positions, token_ids)
-        self._append_tokens(sampling, positions, token_ids)
+        known.append(sampling, positions, token_ids)
+        if self._shadow is not None:
+            for row, token_id in zip(sampling.tolist(), token_ids.tolist(), strict=True):
+                self._shadow.append_token(row, token_id)
         return ModelRunnerOutput(
             step, pack_int32(sampling), pack_int32(token_ids), logprobs, prompt_logprobs, errors
         )
 
-    def _sample(self, rows: IntColumn, positions: IntColumn) -> npt.NDArray[np.int32]:
-        indices = positions - self._num_prompt[rows]
-        eos_allowed = self._stops_at_eos[rows] & (indices >= self._min_tokens[rows])
-        token_ids = self._sampler.sample(self._state[rows], self._seed_mix[rows], indices, eos_allowed)
-        masked = np.flatnonzero(indices < self._min_tokens[rows])
-        if len(masked):
-            token_ids = token_ids.copy()
-            for i in masked.tolist():
-                banned = self._banned[int(rows[i])]
-                token_ids[i] = avoid(int(token_ids[i]), banned, self._model.rule.vocab_size)
-        return token_ids
-
-    def _append_tokens(self, rows: IntColumn, positions: IntColumn, token_ids: npt.NDArray[np.int32]) -> None:
-        if len(positions):
-            self._ensure_powers(int(positions.max()) + 1)
-        self._state[rows] += (token_ids.astype(np.uint64) + np.uint64(1)) * self._powers[positions]
-        self._num_tokens[rows] = positions + 1
-        if self._shadow is not None:
-            for row, token_id in zip(rows.tolist(), token_ids.tolist(), strict=True):
-                self._shadow.append_token(row, token_id)
+    def _compute_runs(
+        self, step: SchedulerOutput, rows: IntColumn, num_tokens: IntColumn, errors: list[RowError]
+    ) -> ModelRunnerOutput:
+        """Compute rows that may draft, or may have ended by their drafts; those that sample one by one."""
+        known = self._rows
+        going = known.num_computed[rows] < known.max_computed[rows]
+        ended = rows[~going]
+        rows, num_tokens = rows[going], num_tokens[going]
+        samples = known.num_computed[rows] + num_tokens == known.num_tokens[rows]
+        plain = self._compute(step.step, rows[~samples], num_tokens[~samples], errors)
+        assert self._shadow is not None, "only a worker that verifies drafts"
+        drafted = DraftedRows(known, self._shadow, self._model.rule.vocab_size)
+        runs: list[Run] = []
+        logprobs, prompt_logprobs = list(plain.logprobs), list(plain.prompt_logprobs)
+        for row, count in zip(rows[samples].tolist(), num_tokens[samples].tolist(), strict=True):
+            start = known.num_computed[[row]]
+            prompt_logprobs += self._logprobs.of_prompts(np.array([row]), start, start + count)
+            run = drafted.compute(row, count, step.max_drafts)
+            token_ids = np.array(run.token_ids, np.int32)
+            places = np.arange(len(token_ids)) + known.num_tokens[row] - len(token_ids)
+            logprobs += self._logprobs.of_tokens(np.full(len(token_ids), row), places, token_ids)
+            runs.append(run)
+        runs += [Run([], 0)] * len(ended)
+        return ModelRunnerOutput(
+            step.step,
+            pack_int32(np.concatenate([rows[samples], ended])),
+            pack_int32([token_id for run in runs for token_id in run.token_ids]),
+            logprobs,
+            prompt_logprobs,
+            errors,
+            run_lengths=pack_int32([len(run.token_ids) for run in runs]),
+            num_drafts=pack_int32([run.num_drafts for run in runs]),
+        )
 
     def _play(
         self,
@@ -193,9 +198,8 @@ class SimulatedWorker:
         """Compute on the shadow; tokens are then sampled from what was attended, not from the row's state."""
         for row, first, count in zip(rows.tolist(), start.tolist(), num_tokens.tolist(), strict=True):
             attended = shadow.compute(row, first, count)
-            if len(attended) == self._num_tokens[row]:
-                self._ensure_powers(len(attended))
-                self._state[row] = sequence_state(attended, self._powers)
+            if len(attended) == self._rows.num_tokens[row]:
+                self._rows.attend(row, attended)
 
     def _check_told(
         self,
@@ -210,10 +214,10 @@ class SimulatedWorker:
         ):
             if row in self._failed:
                 continue
-            if self._num_computed[row] == self._num_told[row]:
+            if self._rows.num_computed[row] == self._num_told[row]:
                 shadow.check_last_token(row, token_id)
                 self._num_told[row] += 1
-            if self._num_computed[row] + count > self._num_told[row]:
+            if self._rows.num_computed[row] + count > self._num_told[row]:
                 raise WorkerError(f"row {row} is to compute a token that the first stage does not know")
 
     def _enter(self, new_row: NewRow) -> None:
@@ -225,18 +229,9 @@ class SimulatedWorker:
             raise WorkerError(
                 f"row {row}: {new_row.num_computed_tokens} of {len(token_ids)} tokens are computed"
             )
-        self._ensure_powers(len(token_ids))
         self._occupied.add(row)
-        self._num_tokens[row] = len(token_ids)
         self._num_told[row] = len(token_ids)
-        self._num_prompt[row] = new_row.num_prompt_tokens
-        self._num_computed[row] = new_row.num_computed_tokens
-        self._state[row] = sequence_state(token_ids, self._powers)
-        self._seed_mix[row] = mix(np.array([seed_of(sampling)], np.uint64))[0]
-        self._stops_at_eos[row] = not sampling.ignore_eos
-        self._min_tokens[row] = sampling.min_tokens
-        if sampling.min_tokens:
-            self._banned[row] = {*sampling.stop_token_ids, *self._model.rule.eos_token_ids}
+        self._rows.enter(new_row, token_ids)
         self._logprobs.enter(row, sampling, token_ids[: new_row.num_prompt_tokens])
         if self._shadow is not None:
             block_ids = unpack_int32(new_row.block_ids).tolist()
@@ -246,7 +241,7 @@ class SimulatedWorker:
         if row not in self._occupied:
             raise WorkerError(f"row {row} is freed but was free")
         self._occupied.remove(row)
-        self._banned.pop(row, None)
+        self._rows.free(row)
         self._logprobs.free(row)
         self._failed.pop(row, None)
         if self._shadow is not None:
@@ -276,7 +271,3 @@ class SimulatedWorker:
             raise WorkerError(f"a step needs rows with at least one token each, got {rows} with {num_tokens}")
         if not self._occupied.issuperset(rows.tolist()) or len(set(rows.tolist())) != len(rows):
             raise WorkerError(f"a step computes free rows or a row twice: {rows}")
-
-    def _ensure_powers(self, count: int) -> None:
-        if count > len(self._powers):
-            self._powers = make_powers(2 * count)

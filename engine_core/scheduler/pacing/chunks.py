@@ -38,11 +38,12 @@ class PlannedStep(NamedTuple):
     Attributes:
         step: its number.
         rows: int64 [n]; rows it computes.
-        num_computed_tokens: int64 [n]; their counts after it.
+        num_computed_tokens: int64 [n]; their counts after it, if no draft counts.
         sampling_rows: int64 [m]; rows that sample in it, in the order of `rows`.
         packed_sampling_rows: the same as the worker names them.
         packed_num_tokens: int32 column [n]; tokens it computes of each of `rows`.
         num_moves: blocks that are moved between pool and offload tier before it computes.
+        max_drafts: tokens that each of `sampling_rows` may sample beyond its first one.
     """
 
     step: int
@@ -52,3 +53,4 @@ class PlannedStep(NamedTuple):
     packed_sampling_rows: bytes
     packed_num_tokens: bytes
     num_moves: int
+    max_drafts: int = 0

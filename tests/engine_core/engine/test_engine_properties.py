@@ -106,6 +106,7 @@ configs = st.builds(
     tenant_weights=st.sampled_from([{}, {"a": 3}]),
     num_host_blocks=st.sampled_from([0, 0, 1, 4, 100]),
     victim=st.sampled_from(["cost", "cost", "last"]),
+    num_speculative_tokens=st.sampled_from([0, 0, 1, 3, 8]),
 )
 
 

@@ -20,8 +20,24 @@ FRONTEND = b"frontend"
 @pytest.fixture
 def engine() -> EngineCore:
     """Two requests of three tokens, whose first step, number 1, is in flight."""
+    return begun(SchedulerConfig(max_model_len=32, num_blocks=8))
+
+
+@pytest.fixture
+def drafting() -> EngineCore:
+    """The same, but of step 2, in which rows may draft two tokens each."""
+    engine = begun(SchedulerConfig(max_model_len=32, num_blocks=8, num_speculative_tokens=2))
+    engine.apply(answer([0, 1], [4, 5]))
+    engine.take_outputs()
+    step = engine.plan()
+    assert step is not None
+    assert step.max_drafts == 2
+    return engine
+
+
+def begun(config: SchedulerConfig) -> EngineCore:
     model = ModelInfo("path", "Architecture", "float32", 50, 32, [0])
-    engine = EngineCore(SchedulerConfig(max_model_len=32, num_blocks=8), model, 1, ManualClock())
+    engine = EngineCore(config, model, 1, ManualClock())
     for handle in (10, 11):
         message = AddRequest(handle, "r", pack_int32([1, 2, 3]), SequenceSampling(seed=1, max_tokens=5))
         engine.add(FRONTEND, message)
@@ -59,6 +75,57 @@ def test_a_wrong_answer_is_a_worker_error(
 ) -> None:
     with pytest.raises(WorkerError, match=message):
         engine.apply(output)
+
+
+def runs(token_ids: list[int], lengths: list[int], num_drafts: list[int], step: int = 2) -> ModelRunnerOutput:
+    columns = {"run_lengths": pack_int32(lengths), "num_drafts": pack_int32(num_drafts)}
+    return answer([0, 1], token_ids, step, **columns)
+
+
+@pytest.mark.parametrize(
+    ("output", "message"),
+    [
+        (runs([4, 5, 6], [1, 1], [0, 0]), "3 tokens for 2 rows, which sampled 2"),
+        (runs([4, 5, 6, 7, 8], [4, 1], [3, 0]), "4 tokens of row 0 with 3 drafts, which may have up to 2"),
+        (runs([4, 5, 6], [2, 1], [0, 0]), "2 tokens of row 0 with 0 drafts"),
+        (runs([4], [1, 0], [0, 0]), "0 tokens of row 1"),
+        (runs([4, 5], [1, 1], [0, -1]), "row 1 with -1 drafts"),
+        (runs([4, 5], [2], [1]), "1 runs for 2 rows"),
+        (runs([4, 5], [1, 1], []), "2 runs for 2 rows"),
+        (answer([0, 1], [4, 5], 2, run_lengths=b"123"), "column"),
+        (runs([4, 50, 5], [2, 1], [1, 0]), "outside the vocabulary"),
+    ],
+)
+def test_a_wrong_run_is_a_worker_error(drafting: EngineCore, output: ModelRunnerOutput, message: str) -> None:
+    with pytest.raises(WorkerError, match=message):
+        drafting.apply(output)
+
+
+def test_a_run_that_nobody_asked_for_is_a_worker_error(engine: EngineCore) -> None:
+    with pytest.raises(WorkerError, match="may have up to 0"):
+        engine.apply(runs([4, 5, 6], [2, 1], [1, 0], step=1))
+
+
+def test_runs_are_emitted_up_to_the_end_of_their_request(drafting: EngineCore) -> None:
+    assert drafting.plan() is not None
+    drafting.apply(runs([4, 5, 6, 7, 0, 8], [3, 3], [2, 2]))
+    drafting.check_integrity()
+    outputs = outputs_of(drafting)
+    columns = unpack_int64(outputs.handles), unpack_int32(outputs.token_indices)
+    emitted = zip(*(column.tolist() for column in columns), unpack_int32(outputs.token_ids), strict=True)
+    # The second token of request 11 is EOS.
+    assert sorted(emitted) == [(10, 1, 4), (10, 2, 5), (10, 3, 6), (11, 1, 7), (11, 2, 0)]
+    (ended,) = outputs.finished
+    assert (ended.handle, ended.reason) == (11, FinishReason.STOP)
+    assert (ended.num_draft_tokens, ended.num_accepted_draft_tokens) == (2, 1)
+    # Request 10 reaches its limit of five tokens; what comes behind is dropped, and of row 1, which has gone.
+    drafting.apply(runs([8, 9, 9], [2, 1], [1, 0], step=3))
+    outputs = outputs_of(drafting)
+    assert unpack_int32(outputs.token_ids).tolist() == [8]
+    (ended,) = outputs.finished
+    assert (ended.handle, ended.reason) == (10, FinishReason.LENGTH)
+    assert (ended.num_draft_tokens, ended.num_accepted_draft_tokens) == (3, 2)
+    assert drafting.stats().num_free_blocks == 8
 
 
 def test_an_answer_nobody_asked_for_is_a_worker_error(engine: EngineCore) -> None:

@@ -69,6 +69,15 @@ def from_worker_frames() -> list[bytes]:
         encode(WorkerReady(MODEL.info(), 4096, 2**24, 0.5)),
         encode(KVCacheReady(48, 1000)),
         encode(ModelRunnerOutput(1, pack_int32([0, 1]), pack_int32([3, 4]), [logprobs], [logprobs])),
+        encode(
+            ModelRunnerOutput(
+                1,
+                pack_int32([0, 1]),
+                pack_int32([3, 4, 5]),
+                run_lengths=pack_int32([2, 1]),
+                num_drafts=pack_int32([1, 0]),
+            )
+        ),
         encode(ModelRunnerOutput(2, b"", b"", errors=errors, compute_s=0.1, wait_s=0.1, move_s=0.01)),
         encode(WorkerFailed("worker_failed", "it broke")),
         encode(WorkerWaiting(0, 4711, 12)),

@@ -27,7 +27,7 @@ def new(row: int, tokens: list[int], blocks: list[int], computed: int = 0, **sam
 
 
 def play(batch: InputBatch, counts: dict[int, int], *rows: NewRow, **fields: list[int]) -> StepInputs:
-    columns = {name: pack_int32(values) for name, values in fields.items()}
+    columns: dict[str, Any] = {name: pack_int32(values) for name, values in fields.items()}
     step = SchedulerOutput(
         1, pack_int32(list(counts)), pack_int32(list(counts.values())), list(rows), **columns
     )

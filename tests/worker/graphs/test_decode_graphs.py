@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import random
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -50,7 +51,7 @@ def new_row(row: int, tokens: list[int], block_ids: list[int], **params: object)
 
 
 def step(counts: dict[int, int], *new_rows: NewRow, **columns: list[int]) -> SchedulerOutput:
-    packed = {name: pack_int32(values) for name, values in columns.items()}
+    packed: dict[str, Any] = {name: pack_int32(values) for name, values in columns.items()}
     rows, num_tokens = pack_int32(list(counts)), pack_int32(list(counts.values()))
     return SchedulerOutput(1, rows, num_tokens, list(new_rows), **packed)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -44,7 +45,7 @@ def new_row(row: int, **fields: object) -> NewRow:
     return NewRow(row=row, **(values | fields))  # type: ignore[arg-type]
 
 
-def step(counts: dict[int, int], *new_rows: NewRow, **fields: bytes) -> SchedulerOutput:
+def step(counts: dict[int, int], *new_rows: NewRow, **fields: Any) -> SchedulerOutput:
     return SchedulerOutput(
         1,
         rows=pack_int32(list(counts)),

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -38,7 +40,7 @@ def new_row(
 
 
 def step(rows: dict[int, int], *new_rows: NewRow, **columns: list[int]) -> SchedulerOutput:
-    packed = {name: pack_int32(values) for name, values in columns.items()}
+    packed: dict[str, Any] = {name: pack_int32(values) for name, values in columns.items()}
     return SchedulerOutput(
         1, pack_int32(list(rows)), pack_int32(list(rows.values())), list(new_rows), **packed
     )
