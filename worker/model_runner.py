@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Iterator
 from functools import partial
 
 import numpy as np
@@ -16,9 +15,8 @@ from splitserve.engine_core.ipc.worker_messages import ModelRunnerOutput, RowErr
 from splitserve.engine_core.process.logs import log_event
 from splitserve.worker.attention.metadata import AttentionMetadata
 from splitserve.worker.batch.agreement import Agreement
-from splitserve.worker.batch.row_faults import may_be_a_rows
 from splitserve.worker.batch.step_graphs import Drawing, Drawn, StepGraph, StepGraphs, StepInFlight
-from splitserve.worker.batch.step_inputs import StepInputs
+from splitserve.worker.batch.step_inputs import NO_ROWS, StepInputs
 from splitserve.worker.device.base import Device
 from splitserve.worker.device.out_of_memory import is_out_of_memory
 from splitserve.worker.kv_cache.arriving_caches import ArrivingCaches
@@ -31,6 +29,8 @@ from splitserve.worker.sampling.pooler import Pooler
 from splitserve.worker.sampling.prompt_scorer import PromptScorer
 from splitserve.worker.sampling.sampler import Sampled, Sampler
 from splitserve.worker.sampling.step_result import StepResult, StepRunning, take_drawn
+from splitserve.worker.sampling.step_sampler import StepSampler
+from splitserve.worker.speculation.drafting import Drafting
 
 logger = logging.getLogger(__name__)
 
@@ -46,6 +46,7 @@ class ModelRunner:
     Attributes:
         batch: the rows.
         graphs: decode graphs; None if every step runs eagerly.
+        drafting: drafts beside the tokens of a step; None for one token per row and step.
     """
 
     def __init__(
@@ -57,6 +58,7 @@ class ModelRunner:
         sampler: Sampler,
         graphs: StepGraphs | None,
         pooler: Pooler | None = None,
+        drafting: Drafting | None = None,
     ) -> None:
         """Build a runner with an empty batch.
 
@@ -68,6 +70,7 @@ class ModelRunner:
             sampler: of a batch that is not shared with another runner.
             graphs: decode graphs of the batch; None runs every step eagerly.
             pooler: makes vectors of prompts instead of sampling; None samples.
+            drafting: of the sampler's batch; None for one token per row and step.
         """
         device, backend, mesh = placement
         self._device = device
@@ -81,7 +84,9 @@ class ModelRunner:
         self._last_end = 0.0
         self._max_logits_rows = max_logits_rows(device, batch.limits.vocab_size)
         self._sampler = sampler
+        self._sampling = StepSampler(device, model, sampler, self._max_logits_rows, mesh.group is None)
         self._pooler = pooler
+        self.drafting = drafting
         self._prompt_scorer = PromptScorer(device, model, batch, self._max_logits_rows)
         self._agreement = None if mesh.group is None else Agreement(mesh.group, device, batch)
 
@@ -158,6 +163,8 @@ class ModelRunner:
 
     def _run(self, step: SchedulerOutput) -> StepResult | StepRunning:
         self._sampler.work_ahead()
+        if self.drafting is not None and (num_drafts := self.drafting.speculator.draft(step)) is not None:
+            return self._run_drafted(self.batch.prepare(step, num_drafts), self.drafting)
         graph = self.graphs.forward(step) if self.graphs is not None else None
         if graph is None:
             return self._run_eagerly(step)
@@ -219,6 +226,19 @@ class ModelRunner:
         return time.perf_counter() - started
 
     @torch.inference_mode()
+    def _run_drafted(self, inputs: StepInputs, drafting: Drafting) -> StepResult:
+        hidden = None if drafting.graphs is None else drafting.graphs.forward(inputs)
+        if hidden is not None:
+            inputs = inputs._replace(outputs=None)
+        elif len(inputs.rows):
+            hidden = self._forward(inputs)
+        result = StepResult(inputs.errors) if hidden is None else self._finish(hidden, inputs)
+        if len(inputs.ended):
+            none = np.zeros(len(inputs.ended), np.int32)
+            result.add(Sampled(inputs.ended, NO_ROWS, [], [], none, none))
+        return result
+
+    @torch.inference_mode()
     def _run_eagerly(self, step: SchedulerOutput) -> StepResult:
         inputs = self.batch.prepare(step)
         inputs = inputs if self._pooler is None else self._pooler.with_outputs(inputs)
@@ -234,16 +254,29 @@ class ModelRunner:
             self._pool(hidden, inputs, result, self._pooler)
         else:
             self._score_prompts(hidden, inputs, result)
-            self._sample(hidden, inputs, result)
+            if inputs.num_drafts is None:
+                self._sampling.sample(hidden, inputs, result)
+            elif len(inputs.sampling):
+                self._sample_runs(hidden, inputs, inputs.num_drafts, result)
         if self._agreement is not None:
             self._agreement.settle(inputs.rows, result.chosen)
         return result
+
+    def _sample_runs(
+        self, hidden: torch.Tensor, inputs: StepInputs, num_drafts: Int32, result: StepResult
+    ) -> None:
+        assert self.drafting is not None, "somebody drafted"
+        rows = inputs.rows[inputs.sampling]
+        before = self.batch.num_tokens[rows]
+        self._sampling.sample_runs(hidden, inputs, result)
+        num_counted = np.maximum(self.batch.num_tokens[rows] - before - np.int32(1), 0)
+        self.drafting.speculator.learn(rows, num_drafts[inputs.sampling], num_counted)
 
     def _pool(self, hidden: torch.Tensor, inputs: StepInputs, result: StepResult, pooler: Pooler) -> None:
         if self._mesh.group is not None and self._mesh.group.rank:
             return pooler.assist(hidden, inputs)
         sampled, result.pooled = pooler.pool(hidden, inputs)
-        self._take(sampled, result)
+        self._sampling.take(sampled, result)
 
     def _score_prompts(self, hidden: torch.Tensor, inputs: StepInputs, result: StepResult) -> None:
         result.prompt_logprobs, broken = self._prompt_scorer.score(hidden, inputs)
@@ -251,42 +284,3 @@ class ModelRunner:
         result.errors += broken
         for error in broken:
             self.batch.fail(error)
-
-    def _sample(self, hidden: torch.Tensor, inputs: StepInputs, result: StepResult) -> None:
-        sampling = inputs.sampling
-        for begin in range(0, len(sampling), self._max_logits_rows):
-            chunk = sampling[begin : begin + self._max_logits_rows]
-            chosen = hidden
-            # They differ when prompts are scored, and when logits of all rows would take too much memory.
-            if len(chunk) != len(hidden):
-                places = torch.from_numpy(inputs.hidden_of(chunk))
-                chosen = hidden[self._device.place([places])[0]]
-            logits = self._model.compute_logits(chosen)
-            # If another rank samples, this one contributes its shard of all logits, whatever fails there.
-            if logits is not None:
-                rows = inputs.rows if len(chunk) == len(inputs.rows) else inputs.rows[chunk]
-                for sampled in self._sample_logits(logits, rows, chosen):
-                    self._take(sampled, result)
-
-    def _sample_logits(self, logits: torch.Tensor, rows: Int32, hidden: torch.Tensor) -> Iterator[Sampled]:
-        """Sample all rows at once; if that raises what may be a row's fault, each by itself."""
-        try:
-            yield self._sampler.sample(logits, rows)
-            return
-        except Exception as error:
-            # The logits are changed by now, and the other ranks are not there to compute them again.
-            if self._agreement is not None or not may_be_a_rows(error):
-                raise
-        for i in range(len(rows)):
-            alone = self._model.compute_logits(hidden[i : i + 1])
-            assert alone is not None
-            yield self._sampler.sample_alone(alone, rows[i : i + 1])
-
-    def _take(self, sampled: Sampled, result: StepResult) -> None:
-        if self.batch.failures:
-            sampled = sampled.without(self.batch.failures)
-        self.batch.append(sampled.rows, sampled.token_ids)
-        self._sampler.took(sampled.rows, sampled.token_ids)
-        for error in sampled.errors:
-            self.batch.fail(error)
-        result.add(sampled)

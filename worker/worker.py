@@ -37,6 +37,7 @@ from splitserve.worker.gpu_ranks import prepare_together
 from splitserve.worker.grammar.compiler import GrammarCompiler
 from splitserve.worker.graphs.cuda_graphs import CudaGraphs
 from splitserve.worker.graphs.decode_graphs import DecodeGraphs
+from splitserve.worker.graphs.drafted_graphs import DraftedGraphs
 from splitserve.worker.host import usable_cores
 from splitserve.worker.kv_cache.arriving_caches import ArrivingCaches
 from splitserve.worker.kv_cache.host_blocks import HostBlocks
@@ -54,6 +55,8 @@ from splitserve.worker.parallel.shared_memory import SharedMemoryMeeting, can_sh
 from splitserve.worker.sampling.answers import Answers
 from splitserve.worker.sampling.pooler import Pooler
 from splitserve.worker.sampling.sampler import Sampler
+from splitserve.worker.speculation.drafting import Drafting
+from splitserve.worker.speculation.speculator import Speculator
 from splitserve.worker.warm_up import warm_up
 from splitserve.worker.weights.loading import Loader, Progress, load_weights
 
@@ -231,9 +234,9 @@ class Worker:
         caches = ArrivingCaches(layer_caches(pool))
         graphs = None if self._config.enforce_eager else _make_graphs(loaded, caches, batch)
         sampler = Sampler(self._device, batch, self.grammars)
-        pooler = _make_pooler(loaded, batch)
-        runner = ModelRunner(loaded.placement, loaded.model, caches, host_blocks, sampler, graphs, pooler)
-        return runner, host_blocks
+        pooler, drafting = _make_pooler(loaded, batch), _make_drafting(self._config, loaded, caches, batch)
+        parts = loaded.placement, loaded.model, caches, host_blocks, sampler, graphs, pooler, drafting
+        return ModelRunner(*parts), host_blocks
 
     def _cache_bytes(self, loaded: LoadedModel) -> int:
         if not loaded.model.num_layers:
@@ -349,6 +352,21 @@ def _make_pooler(loaded: LoadedModel, batch: InputBatch) -> Pooler | None:
         return Pooler(device, classify=Answers(loaded.model, loaded.pooling.judge, max_rows), is_shared=True)
     classify = None if loaded.config.classifier is None else loaded.model.compute_logits
     return Pooler(device, loaded.pooling.mode, loaded.dense, classify, pools_tokens=batch.pools_tokens)
+
+
+def _make_drafting(
+    config: WorkerConfig, loaded: LoadedModel, caches: ArrivingCaches, batch: InputBatch
+) -> Drafting | None:
+    speculation = config.speculation
+    if speculation is None or loaded.pooling is not None:
+        return None
+    device, backend, _mesh = loaded.placement
+    # Others may compute a token in other bits beside drafts than alone.
+    if not isinstance(backend, CpuAttention) or not loaded.model.is_recordable:
+        raise ConfigError("--speculate works on a CPU, with its own kernels and models, only")
+    speculator = Speculator(batch, speculation, max_logits_rows(device, batch.limits.vocab_size))
+    graphs = None if config.enforce_eager else DraftedGraphs(loaded.model, caches, batch)
+    return Drafting(speculator, graphs)
 
 
 def _make_graphs(loaded: LoadedModel, caches: ArrivingCaches, batch: InputBatch) -> StepGraphs | None:

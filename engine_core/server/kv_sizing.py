@@ -148,4 +148,10 @@ def scheduler_config(
         log_wait_s=config.log_wait_s,
         num_host_blocks=num_host_blocks,
         move_block_ns=cache.move_block_ns,
+        num_speculative_tokens=_num_speculative_tokens(config, model),
     )
+
+
+def _num_speculative_tokens(config: EngineConfig, model: ModelInfo) -> int:
+    speculation = config.speculation
+    return 0 if speculation is None or model.pooled_size else speculation.num_speculative_tokens

@@ -9,6 +9,7 @@ from splitserve.engine_core.settings.checks import check_address, check_range
 from splitserve.engine_core.settings.flag_values import parse_bytes, parse_dtype
 from splitserve.engine_core.settings.setting import Setting, Settings
 from splitserve.engine_core.settings.shared import LogFormat, LogLevel
+from splitserve.engine_core.settings.speculation import METHODS, Speculation, parse_speculation
 
 # What certainly fits one message (64 MiB): a step's prompt logprobs, at about 190 bytes per token, and a row
 # with all its token ids, at 4 bytes each.
@@ -163,6 +164,27 @@ class WorkerSettings(Settings, frozen=True, kw_only=True):
             llm=True,
         ),
     ] = False
+    speculate: Annotated[
+        str,
+        Setting(
+            "draft tokens ahead; ngram drafts what followed when the last tokens occurred before",
+            "model",
+            choices=("none", *METHODS),
+            docs="; no token changes, see [speculation](speculation.md)",
+            llm=True,
+        ),
+    ] = "none"
+    speculative_config: Annotated[
+        str,
+        Setting(
+            "the same with details, as a JSON object",
+            "model",
+            metavar="JSON",
+            default="none",
+            docs=", see [speculation](speculation.md#settings)",
+            llm=True,
+        ),
+    ] = ""
     block_size: Annotated[
         int,
         Setting(
@@ -225,6 +247,15 @@ class WorkerSettings(Settings, frozen=True, kw_only=True):
         """The rank that samples: the first of the last stage."""
         return self.num_ranks - self.tensor_parallel_size
 
+    @property
+    def speculation(self) -> Speculation | None:
+        """How tokens are drafted; None if they are not.
+
+        Raises:
+            ConfigError: it is not said clearly.
+        """
+        return parse_speculation(self.speculate, self.speculative_config)
+
     def validate(self) -> None:
         """Check every value against its declaration, and the constraints between settings.
 
@@ -236,6 +267,10 @@ class WorkerSettings(Settings, frozen=True, kw_only=True):
             raise ConfigError(f"--block-size must be even, got {self.block_size}")
         sizes = "--tensor-parallel-size times --pipeline-parallel-size"
         check_range(sizes, self.num_ranks, 1, MAX_RANKS)
+        if self.speculation is not None and self.num_ranks > 1:
+            raise ConfigError(
+                "--speculate works with one worker only, not with tensor or pipeline parallelism"
+            )
 
 
 class WorkerPlace(Settings, frozen=True, kw_only=True):

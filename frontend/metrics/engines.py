@@ -58,6 +58,10 @@ _COUNTERS = (
     _Series(
         "kv_blocks_loaded", "KV blocks moved back from the CPU offload tier.", lambda s: s.num_loaded_blocks
     ),
+    _Series("spec_decode_num_draft_tokens", "Tokens drafted.", lambda s: s.draft_tokens),
+    _Series(
+        "spec_decode_num_accepted_tokens", "Drafted tokens that counted.", lambda s: s.accepted_draft_tokens
+    ),
     _Series("num_preemptions", "Preemptions.", lambda s: s.num_preemptions),
     _Series("engine_steps", "Steps run.", lambda s: s.num_steps),
     _Series("worker_compute_seconds", "Time the worker spent in steps.", lambda s: s.worker_compute_s),

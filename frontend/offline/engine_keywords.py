@@ -6,6 +6,8 @@ import inspect
 from collections.abc import Callable, Mapping
 from typing import ParamSpec, TypeVar
 
+import msgspec
+
 from splitserve.engine_core.config import EngineConfig
 from splitserve.engine_core.settings.arguments import flag_words
 from splitserve.engine_core.settings.setting import Declared, Settings, Value, declared
@@ -19,9 +21,16 @@ def engine_keywords(config: type[Settings] = EngineConfig) -> dict[str, Declared
     return {each.keyword: each for each in declared(config) if each.setting.llm}
 
 
-def engine_words(keywords: Mapping[str, Declared], given: Mapping[str, Value]) -> list[str]:
-    """Return the flags of engine-core for keywords that were given."""
-    return flag_words(keywords.values(), {keywords[name].field: value for name, value in given.items()})
+def engine_words(
+    keywords: Mapping[str, Declared], given: Mapping[str, Value | Mapping[str, Value]]
+) -> list[str]:
+    """Return the flags of engine-core for keywords that were given; JSON for a mapping."""
+    values = {keywords[name].field: _as_value(value) for name, value in given.items()}
+    return flag_words(keywords.values(), values)
+
+
+def _as_value(value: Value | Mapping[str, Value]) -> Value:
+    return msgspec.json.encode(value).decode() if isinstance(value, Mapping) else value
 
 
 def shows_keywords(keywords: Mapping[str, Declared]) -> Callable[[Callable[P, R]], Callable[P, R]]:

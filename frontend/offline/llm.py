@@ -66,7 +66,7 @@ class LLM:
         log_level: str = "warning",
         use_tqdm: bool = True,
         startup_timeout_s: float = 600.0,
-        **settings: Value,
+        **settings: Value | Mapping[str, Value],
     ) -> None:
         """Start the engine and wait until the model is loaded; see the class."""
         check_range("max_logprobs", max_logprobs, 0, MAX_STEP_LOGPROBS)

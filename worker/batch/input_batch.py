@@ -5,17 +5,17 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 import torch
 
 from splitserve.engine_core.errors import InvalidRequestError, WorkerError
 from splitserve.engine_core.ipc.codec import unpack_int32
 from splitserve.engine_core.ipc.worker_messages import NewRow, RowError, SchedulerOutput
-from splitserve.worker.attention.metadata import AttentionMetadata
 from splitserve.worker.batch.block_tables import BlockTables
 from splitserve.worker.batch.row_faults import row_fault
+from splitserve.worker.batch.runs import Runs
 from splitserve.worker.batch.sampling_state import Feature, SamplingState
-from splitserve.worker.batch.step_inputs import StepInputs
+from splitserve.worker.batch.step_inputs import NO_ROWS, StepInputs
+from splitserve.worker.batch.step_layout import StepLayout
 from splitserve.worker.ops.columns import Array, BatchColumns, Index, Int32, Width, allocate
 
 
@@ -28,19 +28,6 @@ class BatchLimits(NamedTuple):
     block_size: int
     num_blocks: int
     vocab_size: int
-
-
-class _Tokens(NamedTuple):
-    """The layout of a step's T tokens of R rows.
-
-    Attributes:
-        rows, positions: [T], the row of each token and its index within the sequence.
-        cu_seqlens: int32 [R + 1].
-    """
-
-    rows: Index
-    positions: Index
-    cu_seqlens: Int32
 
 
 class InputBatch:
@@ -78,17 +65,16 @@ class InputBatch:
         self.tokens, self.num_tokens = columns.tokens, columns.num_tokens
         self.num_computed, self.occupied = columns.num_computed, columns.occupied
         self.num_prompt_tokens = np.zeros(num_rows, np.int32)
-        self._second_at = np.zeros(num_rows, np.int32)
         self.pools_tokens = np.zeros(num_rows, np.bool_)
         self.blocks = BlockTables(
             columns.block_table, columns.num_blocks, limits.block_size, limits.num_blocks
         )
-        self._decode_cu_seqlens = np.arange(num_rows + 1, dtype=np.int32)
+        self._has_cache = limits.num_blocks > 0
+        self._layout = StepLayout(num_rows, self.blocks if self._has_cache else None)
         self.failures: dict[int, RowError] = {}
         # Rows whose content every stage rejects.
         self._refused: set[int] = set()
         self._is_pipelined = is_pipelined
-        self._has_cache = limits.num_blocks > 0
         self.sampling = SamplingState(columns.features, limits.vocab_size, eos_token_ids)
 
     def apply(self, step: SchedulerOutput) -> None:
@@ -108,8 +94,13 @@ class InputBatch:
             self._check_rows(rows)
             self.blocks.append(rows, unpack_int32(step.block_ids))
 
-    def prepare(self, step: SchedulerOutput) -> StepInputs:
+    def prepare(self, step: SchedulerOutput, num_drafts: Int32 | None = None) -> StepInputs:
         """Lay out the step's tokens and advance num_computed, without a Python loop over rows.
+
+        Args:
+            step: to lay out.
+            num_drafts: int32 [max_num_seqs], tokens that stand behind the known ones of a row and are
+                computed, too, without being counted; -1 for a row that has ended. None if there are none.
 
         Raises:
             WorkerError: a row is not in the batch, or would compute past its known tokens or its blocks, or
@@ -131,25 +122,43 @@ class InputBatch:
             num_tokens = int(num_new.sum())
         if told is not None:
             self._learn(rows, told)
+        ended = NO_ROWS
+        drafts: Int32 | None = None
+        if num_drafts is not None:
+            drafts = num_drafts[rows]
+            ended, going = rows[drafts < 0], drafts >= 0
+            rows, num_new, drafts = rows[going], num_new[going], drafts[going]
+            num_tokens = int(num_new.sum() + drafts.sum())
         # Convert once: numpy converts an int32 index on every lookup, at 0.5 us each.
         index = rows.astype(np.intp)
         starts = self.num_computed[index]
         ends = starts + num_new
         self._check_progress(step.step, index, num_new, ends)
         self.num_computed[index] = ends
-        layout = self._decode_layout if num_tokens == len(rows) else self._mixed_layout
-        tokens = layout(index, num_new, starts)
         sampling = (ends == self.num_tokens[index]).nonzero()[0]
-        return StepInputs(
+        if drafts is not None:
+            num_new, ends = num_new + drafts, ends + drafts
+        layout = self._layout.decoding if num_tokens == len(rows) else self._layout.mixed
+        tokens = layout(index, num_new, starts)
+        inputs = StepInputs(
             rows=rows,
             starts=starts,
             token_ids=torch.from_numpy(self.tokens[tokens.rows, tokens.positions]),
             cu_seqlens=tokens.cu_seqlens,
-            meta=self._attention(index, ends, tokens),
+            meta=self._layout.attention(index, ends, tokens),
             sampling=sampling,
             errors=errors,
-            outputs=None if num_tokens == len(rows) else self._outputs(rows, sampling, tokens.cu_seqlens),
+            num_drafts=drafts,
+            ended=ended,
         )
+        return inputs if num_tokens == len(rows) else inputs._replace(outputs=self._outputs(inputs))
+
+    def runs(self, inputs: StepInputs) -> Runs:
+        """Return the runs of tokens that the rows of a step with drafts sample."""
+        assert inputs.num_drafts is not None, "a step without drafts samples one token of a row"
+        rows = inputs.rows[inputs.sampling]
+        ends = inputs.cu_seqlens[inputs.sampling + 1]
+        return Runs.of(rows, self.num_tokens[rows], inputs.num_drafts[inputs.sampling], ends)
 
     def append(self, rows: Int32, token_ids: Int32) -> None:
         """Append one sampled token to each of `rows`, which are distinct."""
@@ -157,6 +166,21 @@ class InputBatch:
         lengths = self.num_tokens[index]
         self.tokens[index, lengths] = token_ids
         self.num_tokens[index] = lengths + 1
+
+    def append_runs(self, rows: Int32, token_ids: Int32, lengths: Int32) -> None:
+        """Append a run of tokens to each of `rows`; those that were drafts are computed already.
+
+        Args:
+            rows: int32 [R], distinct.
+            token_ids: int32, one run after the other.
+            lengths: int32 [R], at least 1, of the runs; all but the last token of each were drafts.
+        """
+        index = rows.astype(np.intp)
+        before = self.num_tokens[index]
+        self.num_tokens[index] = after = before + lengths
+        self.num_computed[index] = after - np.int32(1)
+        # The others stand there already, as drafts.
+        self.tokens[index, after - 1] = token_ids[lengths.cumsum() - 1]
 
     def set_tokens(self, rows: Int32, places: Int32, token_ids: Int32) -> None:
         """Fill in the token at places[i] of rows[i], a placeholder until now; 0 if the row failed."""
@@ -180,47 +204,14 @@ class InputBatch:
             raise WorkerError("a token id of another stage is outside the vocabulary")
         self.append(rows[behind], token_ids)
 
-    def _outputs(self, rows: Int32, sampling: npt.NDArray[np.intp], cu_seqlens: Int32) -> Int32 | None:
-        if len(self.sampling.rows_with(Feature.PROMPT_LOGPROBS, rows)):
+    def _outputs(self, inputs: StepInputs) -> Int32 | None:
+        sampling, cu_seqlens = inputs.sampling, inputs.cu_seqlens
+        if len(self.sampling.rows_with(Feature.PROMPT_LOGPROBS, inputs.rows)):
             return None
+        if inputs.num_drafts is not None and len(sampling):
+            return self.runs(inputs).places
         # Kernels need at least one row: the last token stands in if no row is sampled.
         return cu_seqlens[sampling + 1 if len(sampling) else [-1]] - np.int32(1)
-
-    def _decode_layout(self, index: Index, num_new: Int32, starts: Int32) -> _Tokens:
-        """The layout with one token per row."""
-        return _Tokens(index, starts.astype(np.intp), self._decode_cu_seqlens[: len(index) + 1])
-
-    def _mixed_layout(self, index: Index, num_new: Int32, starts: Int32) -> _Tokens:
-        """The layout with num_new[i] >= 1 tokens of row index[i]."""
-        cu_seqlens = np.zeros(len(index) + 1, np.int32)
-        num_new.cumsum(out=cu_seqlens[1:])
-        first = np.repeat(starts - cu_seqlens[:-1], num_new)
-        return _Tokens(np.repeat(index, num_new), first + np.arange(len(first)), cu_seqlens)
-
-    def _attention(self, index: Index, ends: Int32, tokens: _Tokens) -> AttentionMetadata:
-        if not self._has_cache:
-            return self._whole_rows(index, ends, tokens)
-        return AttentionMetadata(
-            positions=torch.from_numpy(tokens.positions.astype(np.int32)),
-            slot_mapping=torch.from_numpy(self.blocks.slots(tokens.rows, tokens.positions)),
-            block_tables=torch.from_numpy(self.blocks.of(index, ends)),
-            cu_seqlens_q=torch.from_numpy(tokens.cu_seqlens),
-            seq_lens=torch.from_numpy(ends),
-        )
-
-    def _whole_rows(self, index: Index, ends: Int32, tokens: _Tokens) -> AttentionMetadata:
-        """The layout of a model without a KV cache, which may tell the two texts of a row apart."""
-        second_at = self._second_at[tokens.rows]
-        return AttentionMetadata(
-            positions=torch.from_numpy(tokens.positions.astype(np.int32)),
-            slot_mapping=torch.empty(0, dtype=torch.int32),
-            block_tables=torch.empty(len(index), 0, dtype=torch.int32),
-            cu_seqlens_q=torch.from_numpy(tokens.cu_seqlens),
-            seq_lens=torch.from_numpy(ends),
-            token_types=torch.from_numpy(
-                ((second_at > 0) & (tokens.positions >= second_at)).astype(np.int32)
-            ),
-        )
 
     def _free(self, rows: Int32) -> None:
         self._check_rows(rows)
@@ -239,7 +230,7 @@ class InputBatch:
         self.num_prompt_tokens[new.row] = new.num_prompt_tokens
         self.num_computed[new.row] = new.num_computed_tokens
         try:
-            self._second_at[new.row] = new.second_at
+            self._layout.second_at[new.row] = new.second_at
             self.pools_tokens[new.row] = new.pools_tokens
             self._check_tokens(token_ids)
             self.sampling.add(new.row, new.sampling, new.num_prompt_tokens, len(token_ids))

@@ -12,6 +12,8 @@ from splitserve.engine_core.ipc.worker_messages import RowError
 from splitserve.worker.attention.metadata import AttentionMetadata
 from splitserve.worker.ops.columns import Array, Int32, LayoutColumns
 
+NO_ROWS: Int32 = np.empty(0, np.int32)
+
 
 class StepInputs(NamedTuple):
     """One step, ready to run: T tokens of R rows.
@@ -26,6 +28,8 @@ class StepInputs(NamedTuple):
         errors: of scheduled rows that failed in this step or earlier; they are not in `rows`.
         outputs: int32 [S], S >= 1, the tokens whose hidden states are needed, namely those that are sampled
             from, in order; None: all T, as in a decode step or when a prompt is scored.
+        num_drafts: int32 [R], the last so many of each row's tokens are drafts; None if there are none.
+        ended: int32, rows that had ended before the step, which the engine could not know; not in `rows`.
     """
 
     rows: Int32
@@ -36,6 +40,8 @@ class StepInputs(NamedTuple):
     sampling: npt.NDArray[np.intp]
     errors: list[RowError]
     outputs: Int32 | None = None
+    num_drafts: Int32 | None = None
+    ended: Int32 = NO_ROWS
 
     @property
     def tensors(self) -> list[torch.Tensor]:

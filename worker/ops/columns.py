@@ -23,11 +23,15 @@ ColumnT = TypeVar("ColumnT")
 
 
 class Width(enum.Enum):
-    """How many elements a column has for each row: one, or as many as a row may have tokens or KV blocks."""
+    """How many elements a column has for each row.
+
+    One, or as many as a row may have tokens or KV blocks, or its index of n-grams has heads.
+    """
 
     ONE = enum.auto()
     TOKENS = enum.auto()
     BLOCKS = enum.auto()
+    HEADS = enum.auto()
 
 
 class Column(NamedTuple):
@@ -123,6 +127,30 @@ class DrawColumns(NamedTuple, Generic[ColumnT]):
 
     positions: ColumnT = _column(np.int64, initial=1)
     places: ColumnT = _column(np.int64)
+
+
+class NgramColumns(NamedTuple, Generic[ColumnT]):
+    """What the drafter of n-grams keeps of the rows, indexed by row of the batch.
+
+    Filled by worker.speculation.speculator, and from `num_indexed` on by the kernel draft_ngrams.
+
+    Attributes:
+        max_num_computed: tokens that ever need computing.
+        width: most drafts of the next step.
+        pause: steps that could draft and do not.
+        num_indexed: place behind the last n-gram that is indexed; 0 for a row that is new.
+        num_drafts: of the step, which stand behind the row's tokens; -1 if nothing is left to compute.
+        heads: by hash of an n-gram, the place behind the latest one.
+        links: by place behind an n-gram, that behind the one before it with the same hash; 0 for none.
+    """
+
+    max_num_computed: ColumnT = _column(np.int32)
+    width: ColumnT = _column(np.int32)
+    pause: ColumnT = _column(np.int32)
+    num_indexed: ColumnT = _column(np.int32)
+    num_drafts: ColumnT = _column(np.int32)
+    heads: ColumnT = _column(np.int32, Width.HEADS)
+    links: ColumnT = _column(np.int32, Width.TOKENS)
 
 
 ColumnsT = TypeVar("ColumnsT", bound=NamedTuple)

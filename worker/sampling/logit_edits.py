@@ -38,21 +38,22 @@ class LogitEditor:
         self._batch = batch
         self._state = batch.sampling
 
-    def apply(self, logits: torch.Tensor, rows: Int32, faults: dict[int, RowError]) -> None:
+    def apply(self, logits: torch.Tensor, rows: Int32, lengths: Int32, faults: dict[int, RowError]) -> None:
         """Edit in place; nothing is waited for.
 
         Args:
             logits: float32 [S, V].
-            rows: int32 [S], distinct rows of the batch; logits[i] belongs to rows[i].
+            rows: int32 [S], rows of the batch; logits[i] belongs to rows[i].
+            lengths: int32 [S], tokens in front of the one to be drawn, which stand in the batch.
             faults: gets the errors of rows whose edits raised an exception; their logits stay as they are.
         """
         indices = self._state.rows_with(_EDITING, rows)
         edits: list[_Edits] = []
         ends = [0]
-        for row in rows[indices].tolist():
+        for row, length in zip(rows[indices].tolist(), lengths[indices].tolist(), strict=True):
             own: list[_Edits] = []
             try:
-                own = self._of_row(row)
+                own = self._of_row(row, length)
             except Exception as error:
                 faults[row] = row_fault(row, error)
             edits += own
@@ -69,20 +70,20 @@ class LogitEditor:
         placed = self._device.place([torch.from_numpy(column) for column in columns])
         self._device.ops.sampling.edit_logits(logits, *placed)
 
-    def _of_row(self, row: int) -> list[_Edits]:
+    def _of_row(self, row: int, length: int) -> list[_Edits]:
         features, state, edits = self._state.features[row], self._state, []
         if features & Feature.LOGIT_BIAS:
             edits.append(_Edits(*state.logit_bias[row]))
         if features & Feature.BAD_WORDS:
-            edits.append(_Edits.forbidding(self._ends_of_bad_words(row)))
+            edits.append(_Edits.forbidding(self._ends_of_bad_words(row, length)))
         if features & Feature.MIN_TOKENS:
-            if self._batch.num_tokens[row] < state.first_end[row]:
+            if length < state.first_end[row]:
                 edits.append(_Edits.forbidding(state.end_token_ids[row]))
-            else:
+            elif self._batch.num_tokens[row] >= state.first_end[row]:
                 state.drop(row, Feature.MIN_TOKENS)
         return edits
 
-    def _ends_of_bad_words(self, row: int) -> Int32:
-        words, end = self._state.bad_words[row], int(self._batch.num_tokens[row])
-        begin = max(int(self._batch.num_prompt_tokens[row]), end - words.max_prefix)
-        return words.forbidden(self._batch.tokens[row, begin:end])
+    def _ends_of_bad_words(self, row: int, length: int) -> Int32:
+        words = self._state.bad_words[row]
+        begin = max(int(self._batch.num_prompt_tokens[row]), length - words.max_prefix)
+        return words.forbidden(self._batch.tokens[row, begin:length])

@@ -13,6 +13,7 @@ from splitserve.engine_core.ipc.wire import TokenLogprobs
 from splitserve.engine_core.ipc.worker_messages import RowError
 from splitserve.worker.batch.input_batch import InputBatch
 from splitserve.worker.batch.row_faults import may_be_a_rows, row_fault
+from splitserve.worker.batch.runs import Runs
 from splitserve.worker.batch.sampling_state import ADJUSTING, MASKED, MASKING, Feature, SamplingState
 from splitserve.worker.batch.step_graphs import RowMasks
 from splitserve.worker.device.base import Device
@@ -32,27 +33,52 @@ class Sampled(NamedTuple):
     """What one call of the sampler chose.
 
     Attributes:
-        rows: int32 [m] rows that got a token.
-        token_ids: int32 [m].
+        rows: int32 [m] rows that got tokens.
+        token_ids: int32, one of each; or a run of each, one after the other.
         logprobs: of the rows that asked, `key` is the row.
         errors: rows whose logits hold a NaN, whose parameters forbid every token, or which raised an
             exception.
+        run_lengths: int32 [m], at least 1, of the runs; None if each row got one token.
+        num_drafts: int32 [m], how many drafts each row had; comes with run_lengths.
     """
 
     rows: Int32
     token_ids: Int32
     logprobs: list[TokenLogprobs]
     errors: list[RowError]
+    run_lengths: Int32 | None = None
+    num_drafts: Int32 | None = None
 
     def without(self, failures: Collection[int]) -> Sampled:
         """Return this without rows that had failed before."""
         keep = ~np.isin(self.rows, list(failures))
+        lengths, drafts = self.run_lengths, self.num_drafts
         return Sampled(
             self.rows[keep],
-            self.token_ids[keep],
+            self.token_ids[keep if lengths is None else keep.repeat(lengths)],
             [entry for entry in self.logprobs if entry.key not in failures],
             [error for error in self.errors if error.row not in failures],
+            None if lengths is None else lengths[keep],
+            None if drafts is None else drafts[keep],
         )
+
+
+class _Places(NamedTuple):
+    """Where tokens are drawn: int32 [S] rows of the batch and the numbers of tokens in front."""
+
+    rows: Int32
+    lengths: Int32
+
+    def select(self, which: npt.NDArray[np.intp]) -> _Places:
+        return _Places(self.rows[which], self.lengths[which])
+
+
+class _Chosen(NamedTuple):
+    """Tokens int32 [S], negative where there is none; logprobs of some; the rows that raised exceptions."""
+
+    token_ids: Int32
+    logprobs: list[TokenLogprobs]
+    faults: dict[int, RowError]
 
 
 class _Gathered:
@@ -63,15 +89,16 @@ class _Gathered:
         self.count = count
         self._device = device
         # In the order of the kernel's arguments; the token to be drawn stands behind all known ones.
-        gathered = (*allocate(SamplingColumns[Array], count), allocate(DrawColumns[Array], count).positions)
-        columns = (*batch.sampling.columns, batch.num_tokens)
-        self._pairs = list(zip(columns, gathered, strict=True))
-        self._tensors = [torch.from_numpy(gathered) for _, gathered in self._pairs]
+        gathered = allocate(SamplingColumns[Array], count)
+        self._positions = allocate(DrawColumns[Array], count).positions
+        self._pairs = list(zip(batch.sampling.columns, gathered, strict=True))
+        self._tensors = [torch.from_numpy(column) for column in (*gathered, self._positions)]
 
-    def take(self, index: Index) -> Sequence[torch.Tensor]:
+    def take(self, index: Index, lengths: Int32) -> Sequence[torch.Tensor]:
         """Gather the rows of `index` [count]; the tensors hold them until the next call."""
         for column, gathered in self._pairs:
             gathered[:] = column[index]
+        self._positions[:] = lengths
         return self._device.place(self._tensors)
 
 
@@ -112,31 +139,58 @@ class Sampler:
             logits: float32 [S, V], changed in place.
             rows: int32 [S], distinct rows of the batch; logits[i] belongs to rows[i].
         """
+        token_ids, logprobs, faults = self._choose(logits, _Places(rows, self.batch.num_tokens[rows]))
+        return _with_faults(split_errors(rows, token_ids, logprobs, self._state), faults)
+
+    def sample_runs(self, logits: torch.Tensor, runs: Runs) -> Sampled:
+        """Choose a run of tokens per row: what it would be given one by one, as far as its drafts go.
+
+        Args:
+            logits: float32 [S, V], changed in place.
+            runs: of rows of the batch, whose drafts stand behind their known tokens.
+        """
+        batch = self.batch
+        token_ids, logprobs, faults = self._choose(logits, _Places(runs.rows, runs.lengths))
+        accepted = runs.accept(token_ids, batch.tokens[runs.rows, runs.lengths])
+        # What could not be drawn behind a draft is nobody's error: without drafts it may never be drawn.
+        firsts = split_errors(runs.rows[runs.first], token_ids[runs.first], [], self._state)
+        counts = dict(zip(runs.rows[runs.first].tolist(), accepted.tolist(), strict=True))
+        begins = batch.num_tokens - batch.num_prompt_tokens
+        logprobs = [entry for entry in logprobs if entry.token_index < begins[entry.key] + counts[entry.key]]
+        has_run = accepted > 0
+        taken = token_ids[runs.taken(accepted)]
+        rows = runs.rows[runs.first][has_run]
+        lengths, drafts = accepted[has_run], runs.num_drafts[has_run]
+        return _with_faults(Sampled(rows, taken, logprobs, firsts.errors, lengths, drafts), faults)
+
+    def _choose(self, logits: torch.Tensor, places: _Places) -> _Chosen:
+        rows, lengths = places
         # Convert once: numpy converts an int32 index on every lookup, at 0.5 us each.
         index = rows.astype(np.intp)
         features = int(np.bitwise_or.reduce(self._state.features[index], initial=0))
-        if not features:
-            return split_errors(rows, self._draw(logits, index, features, {}), [], self._state)
         faults: dict[int, RowError] = {}
+        if not features:
+            return _Chosen(self._draw(logits, index, lengths, features, faults), [], faults)
         if features & Feature.GRAMMAR:
             self._settle(rows, faults)
         asking = self._state.rows_with(Feature.LOGPROBS, rows)
         raw, raw_indices = logits, asking
         if features & ADJUSTING:
             raw, raw_indices = logits[self._place(asking)], np.arange(len(asking))
-            self._adjust(logits, rows, faults)
-        token_ids = self._draw(logits, index, features, faults)
+            self._adjust(logits, places, faults)
+        token_ids = self._draw(logits, index, lengths, features, faults)
         has_token = token_ids[asking] >= 0
         asking, raw_indices = asking[has_token], raw_indices[has_token]
-        logprobs = self._logprobs_or_faults(raw, raw_indices, rows[asking], token_ids[asking], faults)
+        logprobs = self._logprobs_or_faults(
+            raw, raw_indices, places.select(asking), token_ids[asking], faults
+        )
         if any(entry.rank == NO_RANK for entry in logprobs):
-            broken = [entry.key for entry in logprobs if entry.rank == NO_RANK]
-            token_ids[np.isin(rows, broken)] = _NOT_A_NUMBER
-        sampled = split_errors(rows, token_ids, logprobs, self._state)
-        if not faults:
-            return sampled
-        sampled = sampled.without(faults)
-        return sampled._replace(errors=[*sampled.errors, *faults.values()])
+            broken = {(entry.key, entry.token_index) for entry in logprobs if entry.rank == NO_RANK}
+            indices = lengths - self.batch.num_prompt_tokens[rows]
+            is_broken = [pair in broken for pair in zip(rows.tolist(), indices.tolist(), strict=True)]
+            token_ids[is_broken] = _NOT_A_NUMBER
+            logprobs = [entry for entry in logprobs if entry.rank != NO_RANK]
+        return _Chosen(token_ids, logprobs, faults)
 
     def sample_alone(self, logits: torch.Tensor, row: Int32) -> Sampled:
         """Choose a token for one row; an exception that may be its own fault becomes its error."""
@@ -173,15 +227,15 @@ class Sampler:
         constrained = rows[self._state.rows_with(Feature.GRAMMAR, rows)]
         self._grammars.settle(constrained, faults)
 
-    def _adjust(self, logits: torch.Tensor, rows: Int32, faults: dict[int, RowError]) -> None:
-        self._editor.apply(logits, rows, faults)
-        penalised = self._state.rows_with(Feature.PENALTIES, rows)
+    def _adjust(self, logits: torch.Tensor, places: _Places, faults: dict[int, RowError]) -> None:
+        self._editor.apply(logits, *places, faults)
+        penalised = self._state.rows_with(Feature.PENALTIES, places.rows)
         if len(penalised):
-            self._penalise(logits, rows, penalised)
+            self._penalise(logits, places.select(penalised), penalised)
 
-    def _penalise(self, logits: torch.Tensor, rows: Int32, indices: npt.NDArray[np.intp]) -> None:
-        state, batch, chosen = self._state, self.batch, rows[indices]
-        lengths = batch.num_tokens[chosen]
+    def _penalise(self, logits: torch.Tensor, places: _Places, indices: npt.NDArray[np.intp]) -> None:
+        state, batch = self._state, self.batch
+        chosen, lengths = places
         columns = (
             indices.astype(np.int32),
             batch.num_prompt_tokens[chosen],
@@ -198,34 +252,36 @@ class Sampler:
         """Indices on the device of the logits."""
         return self._device.place([torch.from_numpy(array)])[0]
 
-    def _draw(self, logits: torch.Tensor, index: Index, features: int, faults: dict[int, RowError]) -> Int32:
+    def _draw(
+        self, logits: torch.Tensor, index: Index, lengths: Int32, features: int, faults: dict[int, RowError]
+    ) -> Int32:
         """Returns int32 [S], _NOT_A_NUMBER or _NOTHING_LEFT where there is no token."""
         if len(index) != self._gathered.count:
             self._gathered = _Gathered(self._device, self.batch, len(index))
         token_ids = self._device.empty((len(index),), torch.int32)
         masks = self._masks.take(index, faults) if features & MASKED else ()
-        self._device.ops.sampling.sample(token_ids, logits, *self._gathered.take(index), *masks)
+        self._device.ops.sampling.sample(token_ids, logits, *self._gathered.take(index, lengths), *masks)
         return self._device.fetch(token_ids)
 
     def _logprobs_or_faults(
         self,
         raw: torch.Tensor,
         indices: npt.NDArray[np.intp],
-        rows: Int32,
+        places: _Places,
         token_ids: Int32,
         faults: dict[int, RowError],
     ) -> list[TokenLogprobs]:
         """Logprobs of all rows; if that raises, of each alone, and `faults` gets those that raise again."""
         try:
-            return self._logprobs(raw, indices, rows, token_ids)
+            return self._logprobs(raw, indices, places, token_ids)
         except Exception as error:
             if not may_be_a_rows(error):
                 raise
         found: list[TokenLogprobs] = []
-        for i, row in enumerate(rows.tolist()):
-            one = slice(i, i + 1)
+        for i, row in enumerate(places.rows.tolist()):
+            one = np.array([i])
             try:
-                found += self._logprobs(raw, indices[one], rows[one], token_ids[one])
+                found += self._logprobs(raw, indices[one], places.select(one), token_ids[one])
             except Exception as error:
                 if not may_be_a_rows(error):
                     raise
@@ -233,14 +289,15 @@ class Sampler:
         return found
 
     def _logprobs(
-        self, raw: torch.Tensor, indices: npt.NDArray[np.intp], rows: Int32, token_ids: Int32
+        self, raw: torch.Tensor, indices: npt.NDArray[np.intp], places: _Places, token_ids: Int32
     ) -> list[TokenLogprobs]:
-        """Logprobs of the token of each of `rows`, whose unmodified logits are raw[indices]."""
+        """Logprobs of the token at each of `places`, whose unmodified logits are raw[indices]."""
+        rows, lengths = places
         wanted = Wanted(
             keys=rows,
             indices=indices.astype(np.int32),
             token_ids=token_ids,
-            token_indices=self.batch.num_tokens[rows] - self.batch.num_prompt_tokens[rows],
+            token_indices=lengths - self.batch.num_prompt_tokens[rows],
             num_top=self._state.num_logprobs[rows],
             asked={
                 i: self._state.logprob_token_ids[int(rows[i])]
@@ -257,7 +314,6 @@ def split_errors(
     if token_ids.min(initial=0) >= 0:
         return Sampled(rows, token_ids, logprobs, [])
     good = token_ids >= 0
-    logprobs = [entry for entry in logprobs if entry.rank != NO_RANK]
     errors = [
         nothing_left_error(row)
         if token_id == _NOTHING_LEFT and state.features[row] & MASKING
@@ -265,6 +321,13 @@ def split_errors(
         for row, token_id in zip(rows[~good].tolist(), token_ids[~good].tolist(), strict=True)
     ]
     return Sampled(rows[good], token_ids[good], logprobs, errors)
+
+
+def _with_faults(sampled: Sampled, faults: dict[int, RowError]) -> Sampled:
+    if not faults:
+        return sampled
+    sampled = sampled.without(faults)
+    return sampled._replace(errors=[*sampled.errors, *faults.values()])
 
 
 def nothing_left_error(row: int) -> RowError:

@@ -22,6 +22,8 @@ class StepResult:
 
     errors: list[RowError]
     rows: list[Int32] = field(default_factory=list)
+    run_lengths: list[Int32 | None] = field(default_factory=list)
+    num_drafts: list[Int32 | None] = field(default_factory=list)
     token_ids: list[Int32] = field(default_factory=list)
     logprobs: list[TokenLogprobs] = field(default_factory=list)
     prompt_logprobs: list[TokenLogprobs] = field(default_factory=list)
@@ -31,6 +33,8 @@ class StepResult:
         """Add the result of one sampler call."""
         self.rows.append(sampled.rows)
         self.token_ids.append(sampled.token_ids)
+        self.run_lengths.append(sampled.run_lengths)
+        self.num_drafts.append(sampled.num_drafts)
         self.logprobs += sampled.logprobs
         self.errors += sampled.errors
 
@@ -58,7 +62,19 @@ class StepResult:
             compute_s=compute_s,
             move_s=move_s,
             pooled=self.pooled,
+            run_lengths=self._packed(self.run_lengths, 1),
+            num_drafts=self._packed(self.num_drafts, 0),
         )
+
+    def _packed(self, columns: list[Int32 | None], value: int) -> bytes:
+        """Pack a column that some of the sampler's calls have, and fill in `value` for the others."""
+        if all(column is None for column in columns):
+            return b""
+        filled = [
+            np.full(len(rows), value, np.int32) if column is None else column
+            for rows, column in zip(self.rows, columns, strict=True)
+        ]
+        return b"".join(map(pack_int32, filled))
 
 
 def take_drawn(batch: InputBatch, rows: Int32, drawn: Drawn) -> StepResult:

@@ -304,14 +304,27 @@ def test_no_file_is_left_once_the_worker_is_connected(make_bench: MakeBench) -> 
     assert not os.path.exists(os.path.dirname(address.removeprefix("ipc://")))
 
 
-def test_a_worker_is_told_every_setting_it_needs() -> None:
-    values = {each.field: other_value(each) for each in declared(WorkerSettings)}
-    values |= {"tensor_parallel_size": 2, "pipeline_parallel_size": 4}
+# Several workers do not speculate.
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {
+            "tensor_parallel_size": 2,
+            "pipeline_parallel_size": 4,
+            "speculate": "none",
+            "speculative_config": "",
+        },
+        {"tensor_parallel_size": 1, "pipeline_parallel_size": 1},
+    ],
+    ids=["several", "one"],
+)
+def test_a_worker_is_told_every_setting_it_needs(changes: dict[str, object]) -> None:
+    values = {each.field: other_value(each) for each in declared(WorkerSettings)} | changes
     config = make_settings(EngineConfig, {**values, "step_timeout_s": 30.0})
     told = to_worker_decoder.decode(encode(LocalWorkers(config).configure(5)))
     assert isinstance(told, Configure)
     assert msgspec.structs.asdict(told.settings) == values
-    assert (told.num_local_ranks, told.exchange_timeout_s) == (8, 24.0)
+    assert (told.num_local_ranks, told.exchange_timeout_s) == (config.num_ranks, 24.0)
 
 
 def test_a_setting_declared_for_workers_is_told_to_them() -> None:

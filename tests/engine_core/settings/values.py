@@ -19,4 +19,4 @@ def _other(each: Declared) -> object:
         return next(choice for choice in setting.choices if choice != each.default)
     if setting.low is not None and setting.high is not None:
         return each.type(setting.high if each.default != setting.high else setting.low)
-    return "other"
+    return '{"method": "ngram"}' if setting.metavar == "JSON" else "other"

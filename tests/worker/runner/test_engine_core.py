@@ -17,7 +17,7 @@ from splitserve.engine_core.engine.core import EngineCore
 from splitserve.engine_core.executor.inproc import InprocExecutor
 from splitserve.engine_core.ipc.codec import pack_int32, unpack_int32, unpack_int64
 from splitserve.engine_core.ipc.messages import AddRequest, Finished, FinishReason
-from splitserve.engine_core.ipc.worker_messages import ModelRunnerOutput, WorkerReady
+from splitserve.engine_core.ipc.worker_messages import GrammarCompiled, ModelRunnerOutput, WorkerReady
 from splitserve.engine_core.sequence_sampling import RepetitionDetection, SequenceSampling
 from splitserve.worker.config import WorkerConfig
 from splitserve.worker.worker import Worker
@@ -54,7 +54,9 @@ class Served:
 class Loop:
     """A busy loop without sockets: `depth` steps in flight, integrity checked after each."""
 
-    def __init__(self, worker: Worker, config: WorkerConfig, ready: WorkerReady, depth: int = 2) -> None:
+    def __init__(
+        self, worker: Worker, config: WorkerConfig, ready: WorkerReady, depth: int = 2, max_drafts: int = 0
+    ) -> None:
         self._depth = depth
         self._executor = InprocExecutor(worker)
         self._executor.init_kv_cache(NUM_BLOCKS)
@@ -65,6 +67,7 @@ class Loop:
             max_model_len=ready.model.max_model_len,
             block_size=config.block_size,
             num_blocks=NUM_BLOCKS,
+            num_speculative_tokens=max_drafts,
         )
         self.engine = EngineCore(limits, ready.model, epoch=1, clock=ManualClock())
 
@@ -77,9 +80,14 @@ class Loop:
                 self.engine.add(
                     FRONTEND, AddRequest(handle, f"r{handle}", pack_int32(request.prompt), request.sampling)
                 )
+            for grammar in self.engine.grammars.take_unsent():
+                self._executor.compile(grammar)
             while self.engine.num_steps_in_flight < self._depth and (step := self.engine.plan()) is not None:
                 self._executor.submit(step)
             for message in self._executor.receive():
+                if isinstance(message, GrammarCompiled):
+                    self.engine.compiled(message)
+                    continue
                 assert isinstance(message, ModelRunnerOutput)
                 self.engine.apply(message)
                 self.engine.check_integrity()

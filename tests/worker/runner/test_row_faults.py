@@ -42,9 +42,9 @@ def raise_if(condition: bool) -> None:
 def break_edits(patch: pytest.MonkeyPatch) -> None:
     real = LogitEditor._of_row
 
-    def of_row(self: LogitEditor, row: int) -> Any:
+    def of_row(self: LogitEditor, row: int, length: int) -> Any:
         raise_if(SICK in self._state.logit_bias.get(row, ((),))[0])
-        return real(self, row)
+        return real(self, row, length)
 
     patch.setattr(LogitEditor, "_of_row", of_row)
 
@@ -92,12 +92,12 @@ def break_prompt_logprobs(patch: pytest.MonkeyPatch) -> None:
 def break_penalties(patch: pytest.MonkeyPatch) -> None:
     real = sampler.Sampler._penalise
 
-    def penalise(self: Any, logits: Any, rows: Any, indices: Any) -> None:
+    def penalise(self: Any, logits: Any, places: Any, indices: Any) -> None:
         # As a kernel that checks its arguments: after the logits of other rows were changed.
         logits[:, 4] += 100.0
-        raise_if(bool(np.any(self._state.frequency[rows] == 1.5)))
+        raise_if(bool(np.any(self._state.frequency[places.rows] == 1.5)))
         logits[:, 4] -= 100.0
-        real(self, logits, rows, indices)
+        real(self, logits, places, indices)
 
     patch.setattr(sampler.Sampler, "_penalise", penalise)
 

@@ -1,0 +1,68 @@
+"""--speculate and --speculative-config say the same, and what is not built is refused by name."""
+
+from __future__ import annotations
+
+import pytest
+
+from splitserve.engine_core.config import EngineConfig
+from splitserve.engine_core.errors import ConfigError
+from splitserve.engine_core.settings.speculation import Speculation, parse_speculation
+from splitserve.frontend.offline.engine_keywords import engine_keywords, engine_words
+
+DEFAULT = Speculation("ngram", num_speculative_tokens=4, prompt_lookup_min=2, prompt_lookup_max=5)
+
+
+@pytest.mark.parametrize(
+    ("speculate", "text", "expected"),
+    [
+        ("none", "", None),
+        ("ngram", "", DEFAULT),
+        ("none", '{"method": "ngram"}', DEFAULT),
+        ("ngram", '{"num_speculative_tokens": 8}', Speculation("ngram", 8, 2, 5)),
+        ("none", '{"method": "ngram", "prompt_lookup_max": 1}', Speculation("ngram", 4, 1, 1)),
+        ("none", '{"method": "ngram", "prompt_lookup_min": 7}', Speculation("ngram", 4, 7, 7)),
+        (
+            "ngram",
+            '{"method": "ngram", "num_speculative_tokens": 1, "prompt_lookup_min": 3}',
+            Speculation("ngram", 1, 3, 5),
+        ),
+    ],
+)
+def test_both_flags_say_how_tokens_are_drafted(
+    speculate: str, text: str, expected: Speculation | None
+) -> None:
+    assert parse_speculation(speculate, text) == expected
+
+
+@pytest.mark.parametrize(
+    ("text", "problem"),
+    [
+        ("ngram", "must be a JSON object with the fields method, num_speculative_tokens"),
+        ("[]", "must be a JSON object"),
+        ("{}", "must name a method"),
+        ('{"method": "eagle3"}', "method must be one of ngram, got 'eagle3'"),
+        ('{"method": "ngram", "model": "org/small"}', "unknown field `model`"),
+        ('{"method": "ngram", "num_speculative_tokens": 9}', "num_speculative_tokens must be from 1 to 8"),
+        ('{"method": "ngram", "num_speculative_tokens": 0}', "num_speculative_tokens must be from 1 to 8"),
+        ('{"method": "ngram", "num_speculative_tokens": true}', "Expected `int | null`"),
+        ('{"method": "ngram", "prompt_lookup_max": 17}', "prompt_lookup_max must be from 1 to 16"),
+        ('{"method": "ngram", "prompt_lookup_min": 4, "prompt_lookup_max": 3}', "prompt_lookup_min"),
+        ('{"method":' * 2000, "must be a JSON object"),
+    ],
+)
+def test_what_is_wrong_or_not_built_is_named(text: str, problem: str) -> None:
+    with pytest.raises(ConfigError, match="--speculative-config") as refused:
+        parse_speculation("none", text)
+    assert problem in str(refused.value)
+
+
+def test_several_workers_are_refused() -> None:
+    with pytest.raises(ConfigError, match="--speculate works with one worker only"):
+        EngineConfig(listen="ipc:///tmp/s/e", speculate="ngram", tensor_parallel_size=2).validate()
+
+
+def test_scripts_may_give_a_dict() -> None:
+    words = engine_words(
+        engine_keywords(), {"speculative_config": {"method": "ngram", "num_speculative_tokens": 3}}
+    )
+    assert words == ['--speculative-config={"method":"ngram","num_speculative_tokens":3}']

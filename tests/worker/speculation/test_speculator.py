@@ -1,0 +1,106 @@
+"""A row drafts as much as has paid off: more where drafts count, hardly any where they do not."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from splitserve.engine_core.ipc.codec import pack_int32
+from splitserve.engine_core.ipc.worker_messages import NewRow, SchedulerOutput
+from splitserve.engine_core.sequence_sampling import SequenceSampling
+from splitserve.engine_core.settings.speculation import Speculation
+from splitserve.worker.batch.input_batch import BatchLimits, InputBatch
+from splitserve.worker.speculation.speculator import LONGEST_PAUSE, Speculator
+
+MAX_DRAFTS = 8
+# What follows the last two tokens is known.
+PROMPT = [5, 6, *range(20, 36), 5, 6]
+ONE = pack_int32([0])
+
+
+class Row:
+    """A row that stays where it is, and is asked for drafts again and again."""
+
+    def __init__(self, max_num_computed_tokens: int = 1000) -> None:
+        limits = BatchLimits(2, 64, 64, 4, 16, 50)
+        self.batch = InputBatch(limits, [0])
+        self.speculator = Speculator(self.batch, Speculation("ngram", MAX_DRAFTS, 2, 4), 64)
+        self._new = NewRow(
+            0,
+            pack_int32(PROMPT),
+            len(PROMPT),
+            len(PROMPT) - 1,
+            pack_int32(range(16)),
+            SequenceSampling(seed=0),
+            max_num_computed_tokens=max_num_computed_tokens,
+        )
+        self.enter()
+
+    def enter(self) -> None:
+        freed = ONE if self.batch.occupied[0] else b""
+        step = SchedulerOutput(1, ONE, pack_int32([1]), [self._new], freed, max_drafts=MAX_DRAFTS)
+        self.batch.apply(step)
+        self.speculator.draft(step)
+
+    def draft(self) -> int:
+        counts = self.speculator.draft(SchedulerOutput(2, ONE, pack_int32([1]), max_drafts=MAX_DRAFTS))
+        return 0 if counts is None else int(counts[0])
+
+    def learn(self, num_drafts: int, num_counted: int) -> None:
+        self.speculator.learn(*(np.array([each], np.int32) for each in (0, num_drafts, num_counted)))
+
+    def steps_until_drafts(self) -> int:
+        """Steps without drafts, before the one that has some."""
+        pauses = 0
+        while self.draft() == 0:
+            pauses += 1
+        return pauses
+
+
+def test_a_row_drafts_as_many_as_counted_and_twice_as_many_when_all_did() -> None:
+    row = Row()
+    assert row.draft() == MAX_DRAFTS
+    row.learn(MAX_DRAFTS, 2)
+    assert row.draft() == 2
+    row.learn(2, 2)
+    assert row.draft() == 4
+    row.learn(4, 4)
+    assert row.draft() == MAX_DRAFTS
+    row.learn(MAX_DRAFTS, MAX_DRAFTS)
+    assert row.draft() == MAX_DRAFTS
+
+
+def test_pauses_of_a_row_whose_drafts_never_count_grow_up_to_the_longest() -> None:
+    row = Row()
+    row.learn(MAX_DRAFTS, 0)
+    pauses = []
+    for _ in range(8):
+        pauses.append(row.steps_until_drafts())
+        row.learn(1, 0)
+    assert pauses == [0, 4, 8, 16, 32, 64, LONGEST_PAUSE, LONGEST_PAUSE]
+
+
+def test_success_makes_pauses_short_again_and_a_new_row_starts_afresh() -> None:
+    row = Row()
+    for _ in range(6):
+        row.learn(MAX_DRAFTS, 0)
+    assert row.steps_until_drafts() > 16
+    for _ in range(3):
+        row.learn(2, 2)
+    # The account is full: it takes more than two of these to overdraw it.
+    for _ in range(3):
+        row.learn(MAX_DRAFTS, 0)
+    assert row.steps_until_drafts() == 4
+    row.learn(MAX_DRAFTS, 0)
+    row.enter()
+    assert row.draft() == MAX_DRAFTS
+
+
+def test_a_row_that_has_ended_is_marked() -> None:
+    row = Row(max_num_computed_tokens=len(PROMPT) - 1)
+    assert row.draft() == -1
+
+
+def test_a_malformed_step_is_left_to_the_batch() -> None:
+    row = Row()
+    assert row.speculator.draft(SchedulerOutput(1, ONE, b"", max_drafts=2)) is None
+    assert row.speculator.draft(SchedulerOutput(1, ONE * 3, ONE * 3, max_drafts=2)) is None

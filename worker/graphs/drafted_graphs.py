@@ -1,0 +1,102 @@
+"""CPU recordings of steps with drafts: one per number of rows and of tokens in all.
+
+Attention reads from memory how the tokens are shared out among the rows, so a recording serves every way.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+import torch
+
+from splitserve.worker.attention.metadata import AttentionMetadata
+from splitserve.worker.batch.input_batch import InputBatch
+from splitserve.worker.batch.step_inputs import StepInputs
+from splitserve.worker.graphs.decode_graphs import MAX_GRAPH_ROWS
+from splitserve.worker.kv_cache.arriving_caches import ArrivingCaches
+from splitserve.worker.models.base import Model
+from splitserve.worker.ops.decode import Recording
+
+# Each takes some 300 bytes per kernel. One row, or a few alike, need few of them.
+MAX_RECORDINGS = 128
+
+
+class _DraftedGraph:
+    """The forward pass of R rows with T tokens; its first run records it, later runs replay it."""
+
+    def __init__(
+        self, model: Model, kv_caches: ArrivingCaches, block_tables: torch.Tensor, num_tokens: int
+    ) -> None:
+        """Args: block_tables int32 [R, as wide as the batch's], used by other graphs in between."""
+        self._model = model
+        self._kv_caches = kv_caches
+        num_rows = len(block_tables)
+        self._token_ids = torch.zeros(num_tokens, dtype=torch.int32)
+        self._meta = AttentionMetadata(
+            positions=torch.zeros(num_tokens, dtype=torch.int32),
+            slot_mapping=torch.zeros(num_tokens, dtype=torch.int32),
+            block_tables=block_tables,
+            cu_seqlens_q=torch.zeros(num_rows + 1, dtype=torch.int32),
+            seq_lens=torch.zeros(num_rows, dtype=torch.int32),
+        )
+        self._hidden: torch.Tensor | None = None
+        self._replay: Callable[[], None] = self._record
+
+    def forward(self, inputs: StepInputs) -> torch.Tensor:
+        """Return the hidden states [T, H], in the model's buffer."""
+        given, meta = inputs.meta, self._meta
+        np.copyto(self._token_ids.numpy(), inputs.token_ids.numpy())
+        np.copyto(meta.positions.numpy(), given.positions.numpy())
+        np.copyto(meta.slot_mapping.numpy(), given.slot_mapping.numpy())
+        np.copyto(meta.cu_seqlens_q.numpy(), given.cu_seqlens_q.numpy())
+        np.copyto(meta.seq_lens.numpy(), given.seq_lens.numpy())
+        tables = given.block_tables.numpy()
+        meta.block_tables.numpy()[:, : tables.shape[1]] = tables
+        self._replay()
+        assert self._hidden is not None, "a pipeline does not draft"
+        return self._hidden
+
+    def _record(self) -> None:
+        with Recording() as recording:
+            self._hidden = self._model.forward(self._token_ids, self._meta, self._kv_caches)
+        self._replay = recording.replay
+
+
+class DraftedGraphs:
+    """Runs steps with drafts from recordings; single-threaded.
+
+    As with decode steps, a step runs eagerly the first time its sizes occur and is recorded the second time,
+    and all recordings are dropped when the model's buffers move.
+    """
+
+    def __init__(self, model: Model, kv_caches: ArrivingCaches, batch: InputBatch) -> None:
+        """Record nothing yet; see DecodeGraphs for what the arguments have to be."""
+        self._model = model
+        self._kv_caches = kv_caches
+        num_rows = min(MAX_GRAPH_ROWS, batch.limits.max_num_seqs)
+        self._block_tables = torch.zeros((num_rows, batch.blocks.table.shape[1]), dtype=torch.int32)
+        self._graphs: dict[tuple[int, int], _DraftedGraph] = {}
+        self._generation = 0
+
+    def forward(self, inputs: StepInputs) -> torch.Tensor | None:
+        """Run the model if every row computes its last known token and drafts; else return None.
+
+        Returns:
+            The hidden states of all tokens, [T, H], valid until the next step.
+        """
+        if self._generation != self._model.workspace.generation:
+            self._graphs.clear()
+            self._generation = self._model.workspace.generation
+        num_rows, num_tokens = len(inputs.rows), len(inputs.token_ids)
+        if inputs.num_drafts is None or num_tokens > MAX_GRAPH_ROWS or num_rows == 0:
+            return None
+        if num_tokens != num_rows + int(inputs.num_drafts.sum()):
+            return None
+        graph = self._graphs.get((num_rows, num_tokens))
+        if graph is not None:
+            return graph.forward(inputs)
+        if len(self._graphs) < MAX_RECORDINGS:
+            graph = _DraftedGraph(self._model, self._kv_caches, self._block_tables[:num_rows], num_tokens)
+            self._graphs[num_rows, num_tokens] = graph
+        return None

@@ -1,0 +1,1 @@
+"""Which tokens are drafted, and how many of each row?"""

@@ -1,0 +1,125 @@
+"""How many tokens does each row draft in a step? As many as have paid off lately.
+
+A draft that counts saves a row a step; one that does not makes a step longer for nothing. So each row has an
+account: COUNTED for a draft that counts, less 1 for every draft.
+
+    after a step with drafts    width                    account
+    all counted                 doubled, up to the most  up to FULL; the pause is the shortest again when full
+    some did                    as many as counted       up or down
+    the account is overdrawn    1                        0, and a pause, which doubles each time
+
+So a row whose text repeats itself drafts as much as it may after a few steps, and one whose text does not
+has lost a few drafts in its first steps, and one in LONGEST_PAUSE later. What is drafted never changes a
+token, so nothing here has to be exact, or the same in another run.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+
+from splitserve.engine_core.ipc.worker_messages import NewRow, SchedulerOutput
+from splitserve.engine_core.settings.speculation import Speculation
+from splitserve.worker.batch.input_batch import InputBatch
+from splitserve.worker.batch.sampling_state import Feature
+from splitserve.worker.ops.columns import Array, BatchColumns, Int32, NgramColumns, Width, allocate
+from splitserve.worker.ops.decode import Recording
+from splitserve.worker.ops.ngrams import NgramLimits, draft_ngrams
+
+# A step reads the weights once, whatever the number of its tokens: a draft costs about a quarter of a token
+# in a step of few.
+COUNTED = 4
+FULL = 16
+FIRST_PAUSE = 4
+LONGEST_PAUSE = 128
+# A grammar knows its mask only behind tokens that are drawn; a prompt that is scored needs all its logits.
+EXCLUDED = Feature.GRAMMAR | Feature.PROMPT_LOGPROBS
+MIN_HEADS, MAX_HEADS = 2**10, 2**16
+
+
+class Speculator:
+    """Drafts for the rows of one batch; used by the worker's thread.
+
+    Attributes:
+        max_drafts: most drafts of a row and step.
+    """
+
+    def __init__(self, batch: InputBatch, speculation: Speculation, max_logits_rows: int) -> None:
+        """Args: batch owns the rows; max_logits_rows is how many rows of logits may exist at once."""
+        limits = batch.limits
+        num_rows = limits.max_num_seqs
+        self.max_drafts = speculation.num_speculative_tokens
+        num_heads = min(max(MIN_HEADS, 1 << (limits.max_model_len - 1).bit_length()), MAX_HEADS)
+        elements = {Width.HEADS: num_heads, Width.TOKENS: limits.max_model_len + 1}
+        self._columns = columns = allocate(NgramColumns[Array], num_rows, elements)
+        self._account = np.zeros(num_rows, np.int32)
+        self._next_pause = np.zeros(num_rows, np.int32)
+        rows, num_new, call = (np.zeros(count, np.int32) for count in (num_rows, num_rows, 3))
+        self._row_bytes, self._num_new_bytes = rows.data.cast("B"), num_new.data.cast("B")
+        self._call: Int32 = call
+        fixed = NgramLimits(
+            limits.block_size,
+            speculation.prompt_lookup_min,
+            speculation.prompt_lookup_max,
+            int(EXCLUDED),
+            limits.max_num_batched_tokens,
+            max_logits_rows,
+        )
+        with Recording() as recording:
+            draft_ngrams(
+                torch.from_numpy(rows),
+                torch.from_numpy(num_new),
+                BatchColumns[torch.Tensor](*map(torch.from_numpy, batch.columns)),
+                NgramColumns[torch.Tensor](*map(torch.from_numpy, columns)),
+                torch.from_numpy(call),
+                fixed,
+            )
+        self._draft = recording.replay
+
+    def draft(self, step: SchedulerOutput) -> Int32 | None:
+        """Draft for the rows of a step, whose changes the batch has taken in, behind their tokens.
+
+        Returns:
+            int32 [max_num_seqs], by row of the step: how many it drafted, or -1 if it has ended by its drafts
+            and computes nothing; None if no row has.
+        """
+        for new in step.new_rows:
+            self._enter(new)
+        num_bytes = len(step.rows)
+        if num_bytes != len(step.num_tokens) or num_bytes > len(self._row_bytes) or num_bytes % 4:
+            return None  # the batch refuses it
+        self._row_bytes[:num_bytes] = step.rows
+        self._num_new_bytes[:num_bytes] = step.num_tokens
+        call = self._call
+        call[0] = num_bytes // 4
+        call[1] = step.max_drafts
+        self._draft()
+        return self._columns.num_drafts if call.item(2) else None
+
+    def learn(self, rows: Int32, num_drafts: Int32, num_counted: Int32) -> None:
+        """Take note of what came of a step's drafts.
+
+        Args:
+            rows: int32 [R].
+            num_drafts: int32 [R], at least 0.
+            num_counted: int32 [R], how many of these counted.
+        """
+        drafted = num_drafts > 0
+        rows, num_drafts, num_counted = rows[drafted], num_drafts[drafted], num_counted[drafted]
+        account = np.minimum(self._account[rows] + COUNTED * num_counted - num_drafts, FULL)
+        width = np.where(num_counted == num_drafts, 2 * self._columns.width[rows], num_counted)
+        is_overdrawn, is_full = account < 0, account == FULL
+        pause = self._next_pause[rows]
+        self._columns.pause[rows] = np.where(is_overdrawn, pause, 0)
+        self._columns.width[rows] = np.where(is_overdrawn, 1, width).clip(1, self.max_drafts)
+        self._account[rows] = account.clip(0)
+        pause = np.where(is_overdrawn, np.minimum(2 * pause, LONGEST_PAUSE), pause)
+        self._next_pause[rows] = np.where(is_full, FIRST_PAUSE, pause)
+
+    def _enter(self, new: NewRow) -> None:
+        row, columns = new.row, self._columns
+        columns.max_num_computed[row] = new.max_num_computed_tokens
+        columns.width[row] = self.max_drafts
+        columns.pause[row] = columns.num_indexed[row] = 0
+        self._account[row] = self.max_drafts
+        self._next_pause[row] = FIRST_PAUSE
