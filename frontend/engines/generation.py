@@ -86,6 +86,8 @@ class OutputDelta:
         num_cached_tokens: prompt tokens found in the prefix cache; known from the first token on.
         queue_time_s: how long it waited on the engine before it first ran; known from the first token on.
         pooled: the prompt's vector, a float32 column, if that was asked for, on the last delta.
+        num_draft_tokens, num_accepted_draft_tokens: tokens that the engine drafted, and those of them that
+            are in the output, on the last delta.
     """
 
     index: int
@@ -98,3 +100,5 @@ class OutputDelta:
     num_cached_tokens: int = 0
     queue_time_s: float = 0.0
     pooled: bytes = b""
+    num_draft_tokens: int = 0
+    num_accepted_draft_tokens: int = 0

@@ -126,6 +126,9 @@ class SequenceStream:
         self.finished = delta.finish_reason is not None
         if self.finished:
             delta.pooled = source.pooled
+            if source.finished is not None:
+                delta.num_draft_tokens = source.finished.num_draft_tokens
+                delta.num_accepted_draft_tokens = source.finished.num_accepted_draft_tokens
         return delta
 
     def hand_over(self, route: Route) -> bool:

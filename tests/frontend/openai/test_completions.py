@@ -204,6 +204,19 @@ async def test_usage_counts_prompts_once_and_takes_the_least_cached_completion(
     }
 
 
+async def test_drafted_tokens_count_as_predictions(client: httpx.AsyncClient, pool: FakePool) -> None:
+    async def drafting(request: GenerationRequest) -> AsyncGenerator[OutputDelta, None]:
+        for index in range(2):
+            yield OutputDelta(index, "ab", [1, 2])
+            last = OutputDelta(index, "", [], finish_reason="stop")
+            last.num_draft_tokens, last.num_accepted_draft_tokens = 5, 1 + index
+            yield last
+
+    pool.script = drafting
+    details = (await complete(client, prompt="x", n=2))["usage"]["completion_tokens_details"]
+    assert details == {"accepted_prediction_tokens": 3, "rejected_prediction_tokens": 7}
+
+
 async def test_logprobs_come_in_columns_with_offsets_in_characters(
     client: httpx.AsyncClient, pool: FakePool
 ) -> None:
