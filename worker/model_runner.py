@@ -163,8 +163,11 @@ class ModelRunner:
 
     def _run(self, step: SchedulerOutput) -> StepResult | StepRunning:
         self._sampler.work_ahead()
-        if self.drafting is not None and (num_drafts := self.drafting.speculator.draft(step)) is not None:
-            return self._run_drafted(self.batch.prepare(step, num_drafts), self.drafting)
+        if self.drafting is None:
+            return self._run_plainly(step)
+        return self.drafting.run(step, self._run_plainly, self._run_drafted)
+
+    def _run_plainly(self, step: SchedulerOutput) -> StepResult | StepRunning:
         graph = self.graphs.forward(step) if self.graphs is not None else None
         if graph is None:
             return self._run_eagerly(step)
@@ -226,8 +229,10 @@ class ModelRunner:
         return time.perf_counter() - started
 
     @torch.inference_mode()
-    def _run_drafted(self, inputs: StepInputs, drafting: Drafting) -> StepResult:
-        hidden = None if drafting.graphs is None else drafting.graphs.forward(inputs)
+    def _run_drafted(self, step: SchedulerOutput, num_drafts: Int32) -> StepResult:
+        assert self.drafting is not None, "somebody drafted"
+        inputs, graphs = self.batch.prepare(step, num_drafts), self.drafting.graphs
+        hidden = None if graphs is None else graphs.forward(inputs)
         if hidden is not None:
             inputs = inputs._replace(outputs=None)
         elif len(inputs.rows):

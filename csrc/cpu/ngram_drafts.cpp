@@ -20,7 +20,7 @@ constexpr int64_t kMaxPlaces = 32;
 constexpr int32_t kEnded = -1;
 
 // What a call is told and answers, in one column.
-enum Call : int64_t { kNumRows, kMaxDrafts, kNumMarked, kCallSize };
+enum Call : int64_t { kNumRows, kMaxDrafts, kNumMarked, kNumDrafts, kCallSize };
 
 struct DraftParams {
   // Columns of the batch.
@@ -136,7 +136,7 @@ int64_t room_of_step(const DraftParams& p, int64_t count) {
 void draft_all(const DraftParams& p) {
   const int64_t num_rows = std::min(int64_t{p.call[kNumRows]}, p.num_rows);
   int64_t left = room_of_step(p, num_rows);
-  p.call[kNumMarked] = 0;
+  p.call[kNumMarked] = p.call[kNumDrafts] = 0;
   for (int64_t i = 0; i < num_rows; ++i) {
     const int64_t row = p.rows[i];
     if (row < 0 || row >= p.num_rows || !p.occupied[row]) continue;  // the batch refuses it
@@ -156,6 +156,7 @@ void draft_all(const DraftParams& p) {
     const int64_t count = draft_row(p, row, most);
     p.num_drafts[row] = static_cast<int32_t>(count);
     left -= count;
+    p.call[kNumDrafts] += static_cast<int32_t>(count);
     if (count > 0) ++p.call[kNumMarked];
   }
 }

@@ -42,6 +42,7 @@ class _DraftedGraph:
         )
         self._hidden: torch.Tensor | None = None
         self._replay: Callable[[], None] = self._record
+        self.is_recorded = False
 
     def forward(self, inputs: StepInputs) -> torch.Tensor:
         """Return the hidden states [T, H], in the model's buffer."""
@@ -61,6 +62,7 @@ class _DraftedGraph:
         with Recording() as recording:
             self._hidden = self._model.forward(self._token_ids, self._meta, self._kv_caches)
         self._replay = recording.replay
+        self.is_recorded = True
 
 
 class DraftedGraphs:
@@ -68,6 +70,9 @@ class DraftedGraphs:
 
     As with decode steps, a step runs eagerly the first time its sizes occur and is recorded the second time,
     and all recordings are dropped when the model's buffers move.
+
+    Attributes:
+        is_at_speed: whether the last step took as long as steps of its sizes will from now on.
     """
 
     def __init__(self, model: Model, kv_caches: ArrivingCaches, batch: InputBatch) -> None:
@@ -78,6 +83,7 @@ class DraftedGraphs:
         self._block_tables = torch.zeros((num_rows, batch.blocks.table.shape[1]), dtype=torch.int32)
         self._graphs: dict[tuple[int, int], _DraftedGraph] = {}
         self._generation = 0
+        self.is_at_speed = True
 
     def forward(self, inputs: StepInputs) -> torch.Tensor | None:
         """Run the model if every row computes its last known token and drafts; else return None.
@@ -88,6 +94,7 @@ class DraftedGraphs:
         if self._generation != self._model.workspace.generation:
             self._graphs.clear()
             self._generation = self._model.workspace.generation
+        self.is_at_speed = True
         num_rows, num_tokens = len(inputs.rows), len(inputs.token_ids)
         if inputs.num_drafts is None or num_tokens > MAX_GRAPH_ROWS or num_rows == 0:
             return None
@@ -95,8 +102,10 @@ class DraftedGraphs:
             return None
         graph = self._graphs.get((num_rows, num_tokens))
         if graph is not None:
+            self.is_at_speed = graph.is_recorded
             return graph.forward(inputs)
         if len(self._graphs) < MAX_RECORDINGS:
             graph = _DraftedGraph(self._model, self._kv_caches, self._block_tables[:num_rows], num_tokens)
             self._graphs[num_rows, num_tokens] = graph
+            self.is_at_speed = False
         return None

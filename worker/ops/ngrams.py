@@ -51,8 +51,8 @@ def draft_ngrams(
         num_new: int32 [N], tokens that the step computes of each.
         batch: columns of N rows; `tokens` are written.
         drafter: columns of N rows; those from `pause` on are written.
-        call: int32 [3]: rows of the step, most drafts per row, and, as an answer, rows that are marked or
-            have drafts.
+        call: int32 [4]: rows of the step, most drafts per row, and, as an answer, rows that are marked or
+            have drafts, and drafts.
         limits: as given.
 
     Raises:

@@ -1,15 +1,21 @@
-"""What a runner needs to compute steps with drafts."""
+"""Who runs a step: is anything drafted for it, and how long does it take then?"""
 
 from __future__ import annotations
 
-from typing import NamedTuple
+import time
+from collections.abc import Callable
+from typing import NamedTuple, TypeVar
 
+from splitserve.engine_core.ipc.worker_messages import SchedulerOutput
 from splitserve.worker.graphs.drafted_graphs import DraftedGraphs
+from splitserve.worker.ops.columns import Int32
 from splitserve.worker.speculation.speculator import Speculator
+
+R = TypeVar("R")
 
 
 class Drafting(NamedTuple):
-    """Both of one batch.
+    """What a runner needs to compute steps with drafts; all of one batch.
 
     Attributes:
         speculator: drafts.
@@ -18,3 +24,23 @@ class Drafting(NamedTuple):
 
     speculator: Speculator
     graphs: DraftedGraphs | None
+
+    def run(
+        self,
+        step: SchedulerOutput,
+        plainly: Callable[[SchedulerOutput], R],
+        drafted: Callable[[SchedulerOutput, Int32], R],
+    ) -> R:
+        """Draft for a step, run it, and note how long it took if that is worth knowing.
+
+        Args:
+            step: the batch has taken in its changes.
+            plainly: runs a step without drafts.
+            drafted: runs one with the drafts of each row, see Speculator.draft.
+        """
+        started = time.perf_counter()
+        num_drafts = self.speculator.draft(step)
+        result = plainly(step) if num_drafts is None else drafted(step, num_drafts)
+        if num_drafts is None or self.graphs is None or self.graphs.is_at_speed:
+            self.speculator.took(step, time.perf_counter() - started)
+        return result

@@ -38,7 +38,7 @@ class Drafter:
         """The drafts of rows; None of one that has ended."""
         column = np.zeros(N, np.int32)
         column[: len(rows)] = rows
-        call = np.array([len(rows), max_drafts, 77], np.int32)
+        call = np.array([len(rows), max_drafts, 77, 77], np.int32)
         draft_ngrams(
             torch.from_numpy(column),
             torch.ones(N, dtype=torch.int32),
@@ -49,6 +49,7 @@ class Drafter:
         )
         counts = self.columns.num_drafts[list(rows)].tolist()
         assert call[2] == sum(count != 0 for count in counts)
+        assert call[3] == sum(count for count in counts if count > 0)
         found: list[list[int] | None] = []
         for row, count in zip(rows, counts, strict=True):
             end = int(self.batch.num_tokens[row])
@@ -143,7 +144,7 @@ def test_a_row_that_begins_anew_knows_nothing_of_the_one_before() -> None:
 def test_rows_that_are_not_there_are_passed_over() -> None:
     drafter = Drafter([1, 2, 1, 2])
     column = np.array([0, -1, 7], np.int32)
-    call = np.array([3, 2, 0], np.int32)
+    call = np.array([3, 2, 0, 0], np.int32)
     tensors = (torch.from_numpy(column), torch.ones(N, dtype=torch.int32))
     batch = BatchColumns(*map(torch.from_numpy, drafter.batch))
     columns = NgramColumns(*map(torch.from_numpy, drafter.columns))

@@ -69,6 +69,9 @@ class Prophet:
         self.seen["wrong"] += int((num_drafts - num_counted).sum())
         self.seen["right"] += int(num_counted.sum())
 
+    def took(self, step: SchedulerOutput, seconds: float) -> None:
+        self.seen["steps"] += 1
+
     def _draft_row(self, row: int, count: int, most: int) -> int:
         batch = self._batch
         length, computed = int(batch.num_tokens[row]), int(batch.num_computed[row])

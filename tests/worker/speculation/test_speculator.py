@@ -56,6 +56,21 @@ class Row:
         return pauses
 
 
+def test_where_a_draft_costs_a_token_pauses_are_long_and_new_rows_begin_with_one() -> None:
+    row = Row()
+    plain, drafted = SchedulerOutput(1, ONE, pack_int32([1])), SchedulerOutput(1, ONE, pack_int32([1]))
+    row.speculator.draft(plain)
+    row.speculator.took(plain, 0.001)
+    num_drafts = row.draft()
+    row.speculator.took(drafted, 0.001 * (1 + 3 * num_drafts))
+    row.draft()
+    row.learn(num_drafts, num_drafts)
+    assert row.steps_until_drafts() == 4
+    row.enter()
+    # The step that it enters with is one of 300.
+    assert row.steps_until_drafts() == 299
+
+
 def test_a_row_drafts_as_many_as_counted_and_twice_as_many_when_all_did() -> None:
     row = Row()
     assert row.draft() == MAX_DRAFTS
@@ -71,6 +86,7 @@ def test_a_row_drafts_as_many_as_counted_and_twice_as_many_when_all_did() -> Non
 
 def test_pauses_of_a_row_whose_drafts_never_count_grow_up_to_the_longest() -> None:
     row = Row()
+    row.draft()
     row.learn(MAX_DRAFTS, 0)
     pauses = []
     for _ in range(8):
@@ -86,7 +102,7 @@ def test_success_makes_pauses_short_again_and_a_new_row_starts_afresh() -> None:
     assert row.steps_until_drafts() > 16
     for _ in range(3):
         row.learn(2, 2)
-    # The account is full: it takes more than two of these to overdraw it.
+    # The account is full: it takes three of these to overdraw it.
     for _ in range(3):
         row.learn(MAX_DRAFTS, 0)
     assert row.steps_until_drafts() == 4
