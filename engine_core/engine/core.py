@@ -27,8 +27,10 @@ from splitserve.engine_core.engine.grammars import Grammars
 from splitserve.engine_core.engine.lifecycle import RequestLifecycle
 from splitserve.engine_core.engine.listeners import NO_LISTENERS, Listeners
 from splitserve.engine_core.engine.quarantine import Quarantine
+from splitserve.engine_core.engine.recent_steps import RecentSteps
 from splitserve.engine_core.engine.stats import StepCounters, engine_stats, queue_stats
 from splitserve.engine_core.engine.step_times import StepTimes
+from splitserve.engine_core.engine.view import view_engine
 from splitserve.engine_core.errors import UnsafeRequestError
 from splitserve.engine_core.ipc.messages import (
     AddRequest,
@@ -38,7 +40,7 @@ from splitserve.engine_core.ipc.messages import (
     RequestInfo,
     StepOutputs,
 )
-from splitserve.engine_core.ipc.wire import ModelInfo
+from splitserve.engine_core.ipc.wire import EngineView, ModelInfo
 from splitserve.engine_core.ipc.worker_messages import (
     GrammarCompiled,
     ModelRunnerOutput,
@@ -123,6 +125,7 @@ class EngineCore:
         self._counters = StepCounters(last_step_s=clock.monotonic())
         self._in_flight = self.scheduler.in_flight
         self.step_times = StepTimes(self._in_flight, self._costs, config, clock.monotonic())
+        self._recent_steps = RecentSteps()
         self._quarantine = Quarantine(self.scheduler.running.known_tokens_of)
         self.scheduler.row_admission.suspects = self._quarantine.held
         self.grammars = Grammars()
@@ -229,7 +232,10 @@ class EngineCore:
             self.scheduler.run_ahead.observe(compute_s)
         now_s = self._clock.monotonic()
         self._counters.step(output, now_s)
+        seconds = now_s - self.step_times.begin_s
         self.step_times.end(now_s)
+        preemptions = self.scheduler.num_preemptions
+        self._recent_steps.add(step.step, now_s, seconds, step.packed_num_tokens, preemptions)
         self._report(result)
         if self._quarantine:
             self._quarantine.look()
@@ -255,6 +261,11 @@ class EngineCore:
         """Tell where requests in flight stand and what they wait for; see engine_core.engine.explain."""
         requests = find_requests(self._table, request_ids, tenant)
         return explain(self.scheduler, requests, self._clock.monotonic())
+
+    def view(self, tenant: str) -> EngineView:
+        """Describe blocks, last steps and tenants; see engine_core.engine.view."""
+        now_s = self._clock.monotonic()
+        return view_engine(self.scheduler, self._recent_steps, self._table, tenant, now_s)
 
     def queue_stats(self) -> QueueStats:
         """Return the state of the waiting queue and what it has rejected."""

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import msgspec
 
-from splitserve.engine_core.ipc.wire import ModelInfo, Pooled, TokenLogprobs, Wire
+from splitserve.engine_core.ipc.wire import EngineView, ModelInfo, Pooled, TokenLogprobs, Wire
 from splitserve.engine_core.sequence_sampling import SequenceSampling
 
 # Per message: as many sequences as one frontend may have in flight on an engine.
@@ -103,6 +103,7 @@ class CallKind(enum.IntEnum):
 
     EXPLAIN_REQUESTS = 0
     RESET_PREFIX_CACHE = 1
+    VIEW_ENGINE = 2
 
 
 class Call(Wire, frozen=True, tag=4):
@@ -111,7 +112,7 @@ class Call(Wire, frozen=True, tag=4):
     Attributes:
         request_ids: for EXPLAIN_REQUESTS; "ID" also matches its sequences "ID-0" and so on; none means all,
             and only the first sixteen are looked at.
-        tenant: for EXPLAIN_REQUESTS; only this tenant's requests are described, everybody's if it is "".
+        tenant: whose requests are described, and whose share by name; everybody's if it is "".
     """
 
     call_id: int
@@ -367,6 +368,7 @@ class CallResult(Wire, frozen=True, tag=7):
     Attributes:
         requests: response to EXPLAIN_REQUESTS, the oldest first, at most 100.
         num_blocks: response to RESET_PREFIX_CACHE: how many KV blocks held a cached prefix.
+        view: response to VIEW_ENGINE.
     """
 
     call_id: int
@@ -374,6 +376,7 @@ class CallResult(Wire, frozen=True, tag=7):
     message: str = ""
     requests: list[RequestInfo] = []
     num_blocks: int = 0
+    view: EngineView | None = None
 
 
 class HandOver(Wire, frozen=True, tag=8):

@@ -1,4 +1,4 @@
-"""What do all links share? The options of wire structs, the protocol version, the served model, logprobs.
+"""What do all links share? The options of wire structs, the protocol version; and parts of messages.
 
 Each message is one msgpack array whose first element is its integer tag, so one closed union of structs per
 direction decodes it, and no message names a class or a method. Columns (token ids, handles, rows) are packed
@@ -19,7 +19,7 @@ from typing import Literal
 
 import msgspec
 
-PROTOCOL_VERSION = 8
+PROTOCOL_VERSION = 9
 
 
 Task = Literal["generate", "embed", "score", "classify"]
@@ -116,3 +116,56 @@ class TokenLogprobs(Wire, frozen=True):
     rank: int
     token_ids: bytes
     logprobs: bytes
+
+
+class BlockMap(Wire, frozen=True):
+    """The KV pool, block by block, or every n-th block of a large one.
+
+    Attributes:
+        states: uint8 column; 0 free, 1 free with a cached prefix, 2 used by one sequence, 3 by several.
+        blocks_per_cell: n.
+        num_idle_cached: free blocks that hold a cached prefix, of all.
+    """
+
+    states: bytes
+    blocks_per_cell: int = 1
+    num_idle_cached: int = 0
+
+
+class StepColumns(Wire, frozen=True):
+    """The last steps in their order; int32 columns of equal length.
+
+    Attributes:
+        first_step: number of the first; the others follow it.
+        ago_us: microseconds since each ended.
+        time_us: how long it took.
+        num_rows: that it computed.
+        num_prefill_tokens, num_decode_tokens: tokens of rows that computed several, and of those with one.
+        num_preemptions: between it and the step before.
+    """
+
+    first_step: int
+    ago_us: bytes
+    time_us: bytes
+    num_rows: bytes
+    num_prefill_tokens: bytes
+    num_decode_tokens: bytes
+    num_preemptions: bytes
+
+
+class TenantShare(Wire, frozen=True):
+    """How many sequences of a tenant, or of `num_others` other tenants together, run and wait now."""
+
+    tenant: str
+    num_running: int
+    num_waiting: int
+    num_others: int = 0
+
+
+class EngineView(Wire, frozen=True):
+    """What an engine shows to who watches it; max_num_seqs is the number of its rows."""
+
+    blocks: BlockMap
+    steps: StepColumns
+    tenants: list[TenantShare]
+    max_num_seqs: int

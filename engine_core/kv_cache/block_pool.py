@@ -45,6 +45,15 @@ class BlockPool:
         """Blocks that allocate() can hand out, cached ones included."""
         return len(self._plain) + len(self._lru)
 
+    @property
+    def num_idle_cached(self) -> int:
+        """Free blocks that hold a cached prefix."""
+        return len(self._lru)
+
+    def cached_flags(self, stride: int) -> bytes:
+        """Return 1 for every stride-th block that holds an indexed prefix, 0 for the others; uint8 column."""
+        return bytes(self._is_cached[::stride])
+
     def allocate(self, count: int) -> Allocation:
         """Hand out `count` blocks; the caller has checked num_free and forgets the evicted prefixes."""
         assert count <= self.num_free, "the caller must check num_free"

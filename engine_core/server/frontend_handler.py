@@ -204,6 +204,8 @@ class FrontendHandler:
                 case CallKind.RESET_PREFIX_CACHE:
                     num_blocks = self._engine.reset_prefix_cache()
                     result = CallResult(call.call_id, ok=True, num_blocks=num_blocks)
+                case CallKind.VIEW_ENGINE:
+                    result = CallResult(call.call_id, ok=True, view=self._engine.view(call.tenant))
         self.post(identity, result)
 
     def stats(self) -> EngineStats:

@@ -13,7 +13,9 @@ import zmq
 
 from splitserve.engine_core.errors import EngineUnavailableError, InvalidRequestError
 from splitserve.engine_core.ipc.curve import load_client_keys
+from splitserve.engine_core.ipc.wire import EngineView
 from splitserve.engine_core.process.version import software_version
+from splitserve.frontend.engines import questions
 from splitserve.frontend.engines.assets_cache import AssetsCache
 from splitserve.frontend.engines.connection.calls import SHUTTING_DOWN
 from splitserve.frontend.engines.connection.client import EngineClient
@@ -219,12 +221,7 @@ class EnginePool:
         Raises:
             EngineUnavailableError: no engine is ready, or none replied in time.
         """
-        serving = self._served()
-        answered = await asyncio.gather(*(replica.answers(timeout_s) for replica in serving))
-        alive = [replica.status() for replica, ok in zip(serving, answered, strict=True) if ok]
-        if not alive:
-            raise EngineUnavailableError(f"no engine answered a ping within {timeout_s:g} s")
-        return alive
+        return await questions.ping(self._serving(), timeout_s)
 
     def stats(self) -> PoolStats:
         """Return a snapshot of this process's counters."""
@@ -247,8 +244,11 @@ class EnginePool:
         Raises:
             EngineUnavailableError: no engine is ready.
         """
-        replicas = self._served()
-        return await asyncio.gather(*(each.explain(request_ids, tenant, timeout_s) for each in replicas))
+        return await questions.explain(self._serving(), request_ids, tenant, timeout_s)
+
+    async def view(self, tenant: str, timeout_s: float) -> dict[str, EngineView]:
+        """Return what the engines that reply in time show to who watches, a tenant or "", by address."""
+        return await questions.view([each for each in self._replicas if each.served], tenant, timeout_s)
 
     async def reset_prefix_cache(self, timeout_s: float) -> int:
         """Let every ready engine forget its cached prefixes; return how many blocks held one.
@@ -256,9 +256,9 @@ class EnginePool:
         Raises:
             EngineUnavailableError: no engine is ready, or one did not do so within timeout_s seconds.
         """
-        return sum(await asyncio.gather(*(each.reset_prefix_cache(timeout_s) for each in self._served())))
+        return await questions.reset_prefix_cache(self._serving(), timeout_s)
 
-    def _served(self) -> list[EngineReplica]:
+    def _serving(self) -> list[EngineReplica]:
         """Return the engines that are ready, at least one."""
         if serving := [replica for replica in self._replicas if replica.served]:
             return serving

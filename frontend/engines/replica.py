@@ -8,7 +8,7 @@ import logging
 from collections.abc import Callable, Iterable, Sequence
 
 from splitserve.engine_core.errors import ConfigError, EngineUnavailableError, ModelLoadError, SplitServeError
-from splitserve.engine_core.ipc.messages import AddRequest, CallKind, Loading, Ready
+from splitserve.engine_core.ipc.messages import AddRequest, CallKind, CallResult, Loading, Ready
 from splitserve.engine_core.process.logs import log_event
 from splitserve.frontend.engines.assets_cache import AssetsCache
 from splitserve.frontend.engines.connection.client import EngineClient
@@ -17,7 +17,7 @@ from splitserve.frontend.engines.connection.open_sequence import OpenSequence
 from splitserve.frontend.engines.connection.session import SERVING, EngineState
 from splitserve.frontend.engines.failover.owner import Failover
 from splitserve.frontend.engines.served_model import ServedModel
-from splitserve.frontend.engines.status import EngineStatus, Explanation, PoolStats
+from splitserve.frontend.engines.status import EngineStatus, PoolStats
 
 logger = logging.getLogger(__name__)
 
@@ -215,18 +215,14 @@ class EngineReplica:
             return False
         return True
 
-    async def explain(self, request_ids: Sequence[str], tenant: str, timeout_s: float) -> Explanation:
-        """Ask for the state of open requests; the result also says if there was no reply in time."""
-        address = self._session.address
+    async def ask(
+        self, kind: CallKind, timeout_s: float, request_ids: Sequence[str] = (), tenant: str = ""
+    ) -> CallResult | None:
+        """Make a utility call, see EngineClient.call; None if there is no reply in time."""
         try:
-            result = await self.client.call(CallKind.EXPLAIN_REQUESTS, timeout_s, request_ids, tenant)
+            return await self.client.call(kind, timeout_s, request_ids, tenant)
         except EngineUnavailableError:
-            return Explanation(address, False)
-        return Explanation(address, True, result.requests)
-
-    async def reset_prefix_cache(self, timeout_s: float) -> int:
-        """Let the engine forget cached prefixes; return how many blocks held one. As call()."""
-        return (await self.client.call(CallKind.RESET_PREFIX_CACHE, timeout_s)).num_blocks
+            return None
 
     async def close(self) -> None:
         """Abort the open sequences and disconnect."""

@@ -154,7 +154,7 @@ class EngineClient:
     async def call(
         self, kind: CallKind, timeout_s: float, request_ids: Sequence[str] = (), tenant: str = ""
     ) -> CallResult:
-        """Make a utility call; request ids and tenant are for EXPLAIN_REQUESTS.
+        """Make a utility call; request ids are for EXPLAIN_REQUESTS.
 
         Raises:
             EngineUnavailableError: no reply in time, or the engine is not ready for calls.

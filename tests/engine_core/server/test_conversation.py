@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import tempfile
 
-import msgspec
 import zmq
 from zmq.utils.monitor import recv_monitor_message
 
@@ -119,8 +118,8 @@ def test_utility_calls_are_answered(engine: Engine) -> None:
     for kind in CallKind:
         client.send(Call(call_id=40 + kind, kind=kind))
         result = client.wait_for(CallResult)
-        # How many blocks were cached depends on the tests before.
-        assert msgspec.structs.replace(result, num_blocks=0) == CallResult(call_id=40 + kind, ok=True)
+        assert (result.call_id, result.ok, result.requests) == (40 + kind, True, [])
+        assert (result.view is not None) == (kind is CallKind.VIEW_ENGINE)
 
 
 def test_another_protocol_version_is_refused_with_both_versions(engine: Engine) -> None:

@@ -15,7 +15,7 @@ from splitserve.engine_core.checkpoint.config.sampling_defaults import SamplingD
 from splitserve.engine_core.errors import EngineUnavailableError, InvalidRequestError
 from splitserve.engine_core.ipc.codec import pack_float32
 from splitserve.engine_core.ipc.messages import EngineStats, QueueStats, RequestInfo
-from splitserve.engine_core.ipc.wire import ModelInfo
+from splitserve.engine_core.ipc.wire import EngineView, ModelInfo
 from splitserve.engine_core.sequence_sampling import MAX_STEP_LOGPROBS
 from splitserve.frontend.engines.generation import GenerationRequest, OutputDelta, TokenLogprob
 from splitserve.frontend.engines.pool import EnginePool
@@ -292,6 +292,7 @@ class FakePool(EnginePool):
     closed: list[str] = field(default_factory=list)
     asked: list[tuple[list[str], str]] = field(default_factory=list)
     open_requests: list[RequestInfo] = field(default_factory=list)
+    engine_view: EngineView | None = None
     started: bool = False
     stopped: bool = False
 
@@ -411,6 +412,12 @@ class FakePool(EnginePool):
             raise EngineUnavailableError("ipc:///secret/socket is loading")
         self.asked.append((list(request_ids), tenant))
         return [Explanation("ipc:///secret/socket", self.answers, self.open_requests if self.answers else [])]
+
+    async def view(self, tenant: str, timeout_s: float) -> dict[str, EngineView]:
+        if self.state != "ready" or not self.answers:
+            return {}
+        self.asked.append(([], tenant))
+        return {"ipc:///secret/socket": self.engine_view} if self.engine_view else {}
 
     def stats(self) -> PoolStats:
         return PoolStats(num_open=1, requests_aborted=2)

@@ -28,7 +28,15 @@ from splitserve.engine_core.ipc.messages import (
     Started,
     StepOutputs,
 )
-from splitserve.engine_core.ipc.wire import PROTOCOL_VERSION, ModelInfo, TokenLogprobs
+from splitserve.engine_core.ipc.wire import (
+    PROTOCOL_VERSION,
+    BlockMap,
+    EngineView,
+    ModelInfo,
+    StepColumns,
+    TenantShare,
+    TokenLogprobs,
+)
 from splitserve.engine_core.sequence_sampling import RepetitionDetection, SequenceSampling
 
 EPOCH = 7
@@ -83,6 +91,7 @@ def frontend_frames() -> list[bytes]:
         Ping(5),
         Call(1, CallKind.EXPLAIN_REQUESTS),
         Call(2, CallKind.EXPLAIN_REQUESTS, ["r1-0", "r2"], "a"),
+        Call(3, CallKind.VIEW_ENGINE, tenant="a"),
     ]
     return adds + [encode(message) for message in others]
 
@@ -95,6 +104,14 @@ def outputs(handles: list[int], index: int, **fields: object) -> bytes:
     count = len(handles)
     columns = pack_int64(handles), pack_int32([3] * count), pack_int32([index] * count)
     return encode(StepOutputs(EPOCH, *columns, **fields))  # type: ignore[arg-type]
+
+
+VIEW = EngineView(
+    BlockMap(bytes([0, 1, 2, 3])),
+    StepColumns(7, *(pack_int32([1, 2]) for _ in range(6))),
+    [TenantShare("a", 1, 2), TenantShare("", 3, 0, 2)],
+    8,
+)
 
 
 def engine_frames() -> list[bytes]:
@@ -111,6 +128,7 @@ def engine_frames() -> list[bytes]:
         Draining(5.0),
         Pong(3, EPOCH, False, EngineStats(num_steps=7, finished={"stop": 1}), QueueStats(3, 1, {"rows": 2})),
         CallResult(4, ok=True, requests=[RequestInfo("r1", RequestStage.WAITING)]),
+        CallResult(5, ok=True, view=VIEW),
         HandOver("restart"),
         Recovering("starting the worker", 0.5),
     ]

@@ -1,0 +1,55 @@
+"""What does an operator ask of every engine that is ready, and what if one does not reply?"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable, Sequence
+
+from splitserve.engine_core.errors import EngineUnavailableError
+from splitserve.engine_core.ipc.messages import CallKind
+from splitserve.engine_core.ipc.wire import EngineView
+from splitserve.frontend.engines.replica import EngineReplica
+from splitserve.frontend.engines.status import EngineStatus, Explanation
+
+
+async def ping(replicas: Iterable[EngineReplica], timeout_s: float) -> list[EngineStatus]:
+    """Return the status of those whose busy loop replies, at least one; see EnginePool.ping."""
+    asked = list(replicas)
+    answered = await asyncio.gather(*(each.answers(timeout_s) for each in asked))
+    alive = [each.status() for each, ok in zip(asked, answered, strict=True) if ok]
+    if not alive:
+        raise EngineUnavailableError(f"no engine answered a ping within {timeout_s:g} s")
+    return alive
+
+
+async def explain(
+    replicas: Iterable[EngineReplica], request_ids: Sequence[str], tenant: str, timeout_s: float
+) -> list[Explanation]:
+    """Return where requests stand, of each engine; see EnginePool.explain."""
+    return await asyncio.gather(*(_explain(each, request_ids, tenant, timeout_s) for each in replicas))
+
+
+async def view(replicas: Iterable[EngineReplica], tenant: str, timeout_s: float) -> dict[str, EngineView]:
+    """Return what those that reply show, by address; see EnginePool.view."""
+    asked = list(replicas)
+    results = await asyncio.gather(
+        *(each.ask(CallKind.VIEW_ENGINE, timeout_s, tenant=tenant) for each in asked)
+    )
+    views = {each.address: result.view for each, result in zip(asked, results, strict=True) if result}
+    return {address: view for address, view in views.items() if view is not None}
+
+
+async def reset_prefix_cache(replicas: Iterable[EngineReplica], timeout_s: float) -> int:
+    """Return how many blocks held a prefix that is forgotten now; see EnginePool.reset_prefix_cache."""
+    kind = CallKind.RESET_PREFIX_CACHE
+    results = await asyncio.gather(*(each.client.call(kind, timeout_s) for each in replicas))
+    return sum(result.num_blocks for result in results)
+
+
+async def _explain(
+    replica: EngineReplica, request_ids: Sequence[str], tenant: str, timeout_s: float
+) -> Explanation:
+    result = await replica.ask(CallKind.EXPLAIN_REQUESTS, timeout_s, request_ids, tenant)
+    if result is None:
+        return Explanation(replica.address, False)
+    return Explanation(replica.address, True, result.requests)
