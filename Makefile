@@ -26,7 +26,8 @@ export SPLITSERVE_CUDA ?=
 # What was asked for is part of the name, so that asking for something else builds it.
 INSTALLED := $(VENV)/.installed$(SPLITSERVE_CUDA)
 
-.PHONY: serve test test-all coverage soak soak-server fuzz bench compare check gpu-wheels gpu-check gpu-sanitize lint types format clean
+.PHONY: serve test test-all coverage soak soak-server fuzz bench compare check gpu-wheels gpu-check gpu-sanitize page-libraries \
+	page-browser lint types format clean
 
 $(VENV)/.created:
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || (echo "Python 3.11 or newer is needed" >&2; exit 1)
@@ -54,6 +55,14 @@ $(VENV)/.installed-test: $(INSTALLED)
 		$(PIP) --no-build-isolation -e '.[test,dev,bench]'
 	-$(PIP) --quiet --upgrade --target $(VENV)/instructor 'instructor>=1.17,<2'
 	touch $@
+
+# Chromium, for the tests of the page; without one they are skipped.
+page-browser:
+	.ci/browser
+
+# The page's libraries at the versions that the script names; what it fetches is part of the repository.
+page-libraries:
+	.ci/page-libraries
 
 # Trains nothing and downloads no model: the demo model ships in the package.
 serve: $(INSTALLED)

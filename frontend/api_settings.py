@@ -36,6 +36,9 @@ class ApiSettings(StoreSettings, frozen=True, kw_only=True):
             choices=GENERATION_CONFIGS,
         ),
     ] = "auto"
+    disable_page: Annotated[
+        bool, Setting("do not serve the page at /", "API", docs=", see [Page](page.md)")
+    ] = False
     disable_docs: Annotated[bool, Setting("do not serve /docs and /openapi.json", "API")] = False
     max_logprobs: Annotated[
         int,

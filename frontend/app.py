@@ -38,12 +38,19 @@ from splitserve.frontend.metrics.scrape import Scrape
 from splitserve.frontend.openai.context import VERSION, ApiContext
 from splitserve.frontend.openapi import TITLE, Json, Operation, build_openapi
 from splitserve.frontend.operator.health import HealthProbe
+from splitserve.frontend.page.routes import Page
 from splitserve.frontend.response_store.place import is_store, open_database
 from splitserve.frontend.response_store.store import ResponseStore, StoreLimits
 from splitserve.frontend.responses.compaction.summary_seal import read_seal
 from splitserve.frontend.responses.context import ResponsesContext
 from splitserve.frontend.responses.kept.background import BackgroundRuns
-from splitserve.frontend.routes import api_dialects, api_operations, make_routes, operator_operations
+from splitserve.frontend.routes import (
+    ApiRoute,
+    api_dialects,
+    api_operations,
+    make_routes,
+    operator_operations,
+)
 from splitserve.frontend.unknown_fields import UnknownFields
 
 
@@ -87,11 +94,14 @@ def create_app(config: FrontendConfig, pool: EnginePool, launch: Launch | None =
     operations += operator_operations(context, owners.requests, owners.health, scrape)
     app = DocumentedApp(operations, config, lifespan)
     app.state.owners = owners
+    page = None if config.disable_page else Page(config.root_path)
+    if page is not None:
+        app.router.routes += [ApiRoute(path, each, methods=["GET"]) for path, each in page.routes.items()]
     for route in app.routes:
         if isinstance(route, Route):
             for method in (route.methods or set()) - {"HEAD"}:
                 metrics.http.expect(route.path, method)
-    _add_layers(app, context, owners)
+    _add_layers(app, context, owners, page.paths if page is not None else frozenset())
     return app
 
 
@@ -144,7 +154,7 @@ class DocumentedApp(FastAPI):
         return self.openapi_schema
 
 
-def _add_layers(app: FastAPI, context: ApiContext, owners: AppOwners) -> None:
+def _add_layers(app: FastAPI, context: ApiContext, owners: AppOwners, public: frozenset[str]) -> None:
     """Stack the layers, innermost first: limits, keys, CORS (preflights carry no key), log, prefix."""
     config = context.config
     errors = ErrorHandler(has_docs=not config.disable_docs)
@@ -153,7 +163,7 @@ def _add_layers(app: FastAPI, context: ApiContext, owners: AppOwners) -> None:
     app.add_exception_handler(ClientGoneError, _client_gone)
     app.add_exception_handler(ClientDisconnect, _client_gone)
     app.add_middleware(LimitsMiddleware, config=config, requests=owners.requests)
-    app.add_middleware(AuthMiddleware, config=config)
+    app.add_middleware(AuthMiddleware, config=config, public=public)
     if config.allowed_origins:
         app.add_middleware(
             CORSMiddleware,

@@ -55,6 +55,7 @@ from splitserve.frontend.openai.vectors.embeddings import create_embeddings
 from splitserve.frontend.openai.vectors.pooling import pool
 from splitserve.frontend.openai.vectors.similarity import rerank, score
 from splitserve.frontend.openapi import Operation
+from splitserve.frontend.operator.debug_engines import EngineViewList, view_engines
 from splitserve.frontend.operator.debug_requests import OpenRequestList, list_requests, show_request
 from splitserve.frontend.operator.health import Health, HealthProbe
 from splitserve.frontend.operator.load import ServerLoad, server_load
@@ -430,6 +431,13 @@ def operator_operations(
             summary="The version of this software",
             endpoint=_constant(VersionAnswer(VERSION)),
             response=VersionAnswer,
+        ),
+        operator(
+            path="/debug/engines",
+            name="debug_engines",
+            summary="The engines' blocks, last steps and tenants, for who watches them",
+            endpoint=partial(view_engines, context),
+            response=EngineViewList,
         ),
         operator(
             path="/debug/requests",

@@ -55,8 +55,9 @@ FRONTEND = {
     "openapi": "anthropic http openai responses",
     "routes": "anthropic http metrics openai openapi operator responses",
     "docs_page": "",
-    "app": "config docs_page engines http launch metrics openai openapi operator response_store responses "
-    "routes unknown_fields",
+    "page": "http",
+    "app": "config docs_page engines http launch metrics openai openapi operator page response_store "
+    "responses routes unknown_fields",
     "http_server": "app config engines http launch",
     "cli": "config http http_server response_store responses text",
 }

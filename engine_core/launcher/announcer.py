@@ -157,7 +157,7 @@ def _banner(engine: Ready, place: str, uds: str, address: str, took_s: float, *,
         f"SplitServe is ready after {took_s:.1f} s",
         f"  API     {place if uds else url}{'' if uds else '/v1'}",
         f"  model   {', '.join(engine.served_model_names)}",
-        *([] if uds else [f"  docs    {url}/docs"]),
+        *([] if uds else [f"  page    {url}/", f"  docs    {url}/docs"]),
         f"  engine  {address}  (one more frontend: api-frontend --engine {address} --port PORT)",
         f"  try     {_curl(url, uds, name, has_api_key, engine.model)}",
     ]

@@ -24,11 +24,12 @@ _ANY_PATH = Route("/{path:path}", Response, methods=None)
 class AuthMiddleware:
     """Responds 401 to requests without a valid key; puts the others' tenant in scope["state"]."""
 
-    def __init__(self, app: ASGIApp, config: FrontendConfig) -> None:
+    def __init__(self, app: ASGIApp, config: FrontendConfig, public: frozenset[str] = frozenset()) -> None:
+        """Args: public are paths that need no key, whatever the operator opened."""
         self._app = app
         self._hashes = tuple(bytes.fromhex(digest) for digest in config.api_key_hashes)
         self._tenant_header = config.tenant_header.lower().encode()
-        self._public = frozenset((ALWAYS_PUBLIC, *config.public_paths))
+        self._public = frozenset((ALWAYS_PUBLIC, *config.public_paths)) | public
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Check one request."""

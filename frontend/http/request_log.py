@@ -22,8 +22,18 @@ MAX_REQUEST_ID_CHARS = 100
 _REQUEST_ID = re.compile(r"[A-Za-z0-9._:\-]{1,100}")
 # A path is whatever a client writes, and there is a line for every request.
 _MAX_PATH_CHARS = 256
-# Health probes repeat every few seconds; they are logged only when they fail.
-_QUIET = frozenset(("/live", "/health", "/ready", "/metrics"))
+# Probes repeat every few seconds, and so does what the page asks; they are logged only when they fail.
+_QUIET = frozenset(
+    (
+        "/live",
+        "/health",
+        "/ready",
+        "/metrics",
+        "/debug/engines",
+        "/debug/requests",
+        "/page/{name:path}",
+    )
+)
 _METHODS = frozenset(("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"))
 
 

@@ -381,7 +381,7 @@ async def test_an_unknown_model_is_404(client: httpx.AsyncClient, path: str) -> 
 
 
 @pytest.mark.parametrize(
-    "path", ["/", "/v1", "/v1/", "/v1/completions/", "/V1/completions", "/v1//completions", "/v1/../live/x"]
+    "path", ["/x", "/v1", "/v1/", "/v1/completions/", "/V1/completions", "/v1//completions", "/v1/../live/x"]
 )
 async def test_an_unknown_route_is_404(client: httpx.AsyncClient, path: str) -> None:
     for method in ("GET", "POST"):

@@ -1,0 +1,1 @@
+"""What the page takes of browser and server, and the pictures of the docs."""

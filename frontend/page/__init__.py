@@ -1,0 +1,1 @@
+"""The page at /: what is it made of, and how is it sent?"""
