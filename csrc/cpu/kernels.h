@@ -5,6 +5,7 @@
 #include "common/edit_logits.h"
 #include "common/experts.h"
 #include "common/kv_write.h"
+#include "common/lora.h"
 #include "common/move_blocks.h"
 #include "common/norm.h"
 #include "common/sum_parts.h"
@@ -16,6 +17,7 @@ SPLITSERVE_DECLARE_KERNEL(combine_experts, CombineExpertsParams)
 SPLITSERVE_DECLARE_KERNEL(edit_logits, EditLogitsParams)
 SPLITSERVE_DECLARE_KERNEL(kv_write, KvWriteParams)
 SPLITSERVE_DECLARE_KERNEL(layer_norm, NormParams)
+SPLITSERVE_DECLARE_KERNEL(lora, LoraParams)
 SPLITSERVE_DECLARE_KERNEL(move_blocks, MoveParams)
 SPLITSERVE_DECLARE_KERNEL(rms_norm, NormParams)
 SPLITSERVE_DECLARE_KERNEL(rotary_kv_write, RotaryKvWriteParams)

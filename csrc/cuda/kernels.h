@@ -9,6 +9,7 @@
 #include "common/edit_logits.h"
 #include "common/experts.h"
 #include "common/kv_write.h"
+#include "common/lora.h"
 #include "common/move_blocks.h"
 #include "common/norm.h"
 #include "common/sum_parts.h"
@@ -33,6 +34,7 @@ void embedding(const EmbeddingParams& params, cudaStream_t stream);
 void expert_linear(const ExpertLinearParams& params, cudaStream_t stream);
 void kv_write(const KvWriteParams& params, cudaStream_t stream);
 void layer_norm(const NormParams& params, cudaStream_t stream);
+void lora(const LoraParams& params, cudaStream_t stream);
 void merge_attention(const AttentionParams& params, cudaStream_t stream);
 void move_blocks(const MoveParams& params, cudaStream_t stream);
 void paged_attention_bfloat16(const AttentionParams& params, cudaStream_t stream);

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from splitserve.worker.ops.cpu import ops as cpu_ops
 from splitserve.worker.ops.dense_weight import DenseWeight
-from splitserve.worker.ops.experts import Routing
+from splitserve.worker.ops.layers.experts import Routing
 from tests.gpu.conftest import Gpu
 from tests.worker.ops.helpers import assert_as_exact_as_torch, assert_same_bits
 from tests.worker.ops.test_experts import SIZES, routing_of

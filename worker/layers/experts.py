@@ -13,7 +13,7 @@ from splitserve.worker.layers.expert_parts import StoredExperts
 from splitserve.worker.layers.linear import WholeLinear
 from splitserve.worker.layers.mlp import GatedMLP, MlpSpec, gated_activation
 from splitserve.worker.layers.parameter import DenseParameter, PackedParameter, Part
-from splitserve.worker.ops.experts import GroupRule, Routing
+from splitserve.worker.ops.layers.experts import GroupRule, Routing
 from splitserve.worker.ops.quantization import WeightForm
 
 

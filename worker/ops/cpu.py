@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Literal
 
 from splitserve.worker._native import load_library
-from splitserve.worker.ops.experts import ExpertOps, GroupRule, Routing
 from splitserve.worker.ops.interface import Kernels
-from splitserve.worker.ops.latents import LatentOps
+from splitserve.worker.ops.layers.experts import ExpertOps, GroupRule, Routing
+from splitserve.worker.ops.layers.latents import LatentOps
 from splitserve.worker.ops.packed_weight import PackedWeight
 
 if TYPE_CHECKING:

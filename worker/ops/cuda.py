@@ -25,8 +25,8 @@ import torch
 
 from splitserve.worker._native import load_library
 from splitserve.worker.ops.dense_weight import DenseWeight
-from splitserve.worker.ops.experts import ExpertOps
 from splitserve.worker.ops.interface import Kernels
+from splitserve.worker.ops.layers.experts import ExpertOps
 
 if TYPE_CHECKING:
     from torch import Tensor

@@ -15,7 +15,8 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING, Any, Generic, Literal
 
-from splitserve.worker.ops.experts import ExpertOps
+from splitserve.worker.ops.layers.experts import ExpertOps
+from splitserve.worker.ops.layers.lora import LoraOps
 from splitserve.worker.ops.matrix import MatrixT_contra, VocabularyPart
 from splitserve.worker.ops.sampling import SamplingOps
 
@@ -34,12 +35,14 @@ class Kernels(ABC, Generic[MatrixT_contra]):
     Attributes:
         sampling: those that turn logits into tokens.
         experts: those of sparse layers.
+        lora: the one of adapters.
     """
 
     experts: ExpertOps[MatrixT_contra]
 
     def __init__(self, library: Any) -> None:
         self.sampling = SamplingOps(library)
+        self.lora = LoraOps(library)
         self._rms_norm = library.rms_norm
         self._fused_add_rms_norm = library.fused_add_rms_norm
         self._layer_norm = library.layer_norm

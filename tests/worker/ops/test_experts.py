@@ -8,7 +8,7 @@ from torch import Tensor
 
 from splitserve.worker.ops.cpu import ops
 from splitserve.worker.ops.decode import Recording
-from splitserve.worker.ops.experts import Routing
+from splitserve.worker.ops.layers.experts import Routing
 from splitserve.worker.ops.packed_weight import PackedWeight
 from splitserve.worker.ops.quantization import WeightForm
 from tests.worker.ops.helpers import assert_as_exact_as_torch, assert_same_bits

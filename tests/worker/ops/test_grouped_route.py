@@ -8,7 +8,7 @@ from torch import Tensor
 
 from splitserve.worker.ops.cpu import ops
 from splitserve.worker.ops.decode import Recording
-from splitserve.worker.ops.experts import GroupRule, Routing
+from splitserve.worker.ops.layers.experts import GroupRule, Routing
 from tests.worker.ops.test_experts import routing_of
 
 # Tokens, experts, experts per token, groups, groups per token.
