@@ -95,11 +95,14 @@ def _run(config: EngineConfig) -> int:
 
 
 def _resolve(config: EngineConfig) -> EngineConfig:
-    """Turn the model's name into a directory; clients keep using the name."""
+    """Turn the model's name into a directory; clients keep using the name. Other folders become absolute."""
+    from pathlib import Path
+
     import msgspec
 
     from splitserve.engine_core.checkpoint.source import resolve_model
     from splitserve.engine_core.errors import ModelLoadError
+    from splitserve.engine_core.settings.adapter_settings import named_adapters
 
     names = config.served_model_names or [config.model or DEMO_MODEL_NAME]
     try:
@@ -109,7 +112,14 @@ def _resolve(config: EngineConfig) -> EngineConfig:
         if config.model or config.executor != "simulated":
             raise
         path = ""
-    return msgspec.structs.replace(config, served_model_names=names, model=path)
+    adapters = {name: str(Path(path).absolute()) for name, path in named_adapters(config.lora).items()}
+    return msgspec.structs.replace(
+        config,
+        served_model_names=names,
+        model=path,
+        lora=[f"{name}={directory}" for name, directory in adapters.items()],
+        lora_dir=str(Path(config.lora_dir).absolute()) if config.lora_dir else "",
+    )
 
 
 def _check(config: EngineConfig) -> None:

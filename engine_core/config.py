@@ -58,6 +58,8 @@ class SchedulerConfig(msgspec.Struct, frozen=True, kw_only=True):
             without prefix caching.
         move_block_ns: nanoseconds one block takes between pool and offload tier, as measured; 0 if not known.
         victim: which row behind one in need of a block gives way: "cost" or "last", see scheduler.victims.
+        num_adapter_slots: adapters in memory at once; 0 for none.
+        adapters: their directories by name, from the start.
         num_stages: of the pipeline; with several, a row waits for its token before it is planned again.
         num_speculative_tokens: most tokens that a worker drafts per row and step; 0 for no speculation. Not
             with several stages.
@@ -83,6 +85,8 @@ class SchedulerConfig(msgspec.Struct, frozen=True, kw_only=True):
     victim: str = "cost"
     num_stages: int = 1
     num_speculative_tokens: int = 0
+    num_adapter_slots: int = 0
+    adapters: dict[str, str] = {}
 
 
 class EngineConfig(SchedulingSettings, frozen=True, kw_only=True):

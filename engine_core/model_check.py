@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from splitserve.engine_core.checkpoint.adapter.files import Adapter
 from splitserve.engine_core.checkpoint.check import check_model
 from splitserve.engine_core.checkpoint.config.model_config import ModelConfig
 from splitserve.engine_core.checkpoint.text_files import check_text_files
 from splitserve.engine_core.config import EngineConfig
+from splitserve.engine_core.settings.adapter_settings import named_adapters
 
 
 def check_before_start(config: EngineConfig, directory: Path) -> list[str]:
@@ -32,6 +34,9 @@ def check_before_start(config: EngineConfig, directory: Path) -> list[str]:
         simulated_model(str(directory))
         return []
     model = check_model(directory, config.model_impl).limited_to(config.max_model_len)
+    for path in named_adapters(config.lora).values():
+        with Adapter.open(Path(path), config.max_lora_rank):
+            pass
     if config.tokenizer_check:
         check_text_files(directory)
     return _notes(model)

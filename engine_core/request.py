@@ -19,6 +19,7 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
+from splitserve.engine_core.adapter import Adapter
 from splitserve.engine_core.errors import ContextLengthError, InvalidRequestError
 from splitserve.engine_core.ipc.codec import unpack_int32
 from splitserve.engine_core.ipc.messages import AddRequest, FinishReason
@@ -121,7 +122,7 @@ class Request:
         num_prompt_tokens: length of the prompt; all other tokens are output.
         max_num_tokens: sequence length at which the request ends with LENGTH.
         tenant, cache_salt: who may share its KV.
-        namespace: start of its hash chain, made of both.
+        namespace: start of its hash chain, made of both and the adapter.
         block_hashes: chain hashes of its full blocks, as far as they were needed.
         row: row of the running batch, -1 without one.
         queue_time_s: seconds it waited before it first ran.
@@ -139,6 +140,7 @@ class Request:
         pools_all: the states of all of its tokens are needed.
         pools_tokens: the vector of each token is wanted.
         num_draft_tokens, num_accepted_draft_tokens: tokens drafted for it, and those of them that counted.
+        adapter: that changes the model, None for none.
     """
 
     frontend: FrontendId
@@ -177,6 +179,12 @@ class Request:
     pools_tokens: bool = False
     num_draft_tokens: int = 0
     num_accepted_draft_tokens: int = 0
+    adapter: Adapter | None = None
+
+    @property
+    def adapter_key(self) -> str:
+        """What its hash chain says of the adapter, "" for none."""
+        return "" if self.adapter is None else self.adapter.key
 
     @property
     def num_stored_tokens(self) -> int:
@@ -291,6 +299,8 @@ def _check_scalars(message: AddRequest) -> None:
         ("request_id", message.request_id),
         ("tenant", message.tenant),
         ("cache_salt", message.cache_salt),
+        ("adapter", message.adapter),
+        ("adapter_digest", message.adapter_digest),
     ):
         if len(text) > MAX_NAME_CHARS:
             raise InvalidRequestError(f"{name} must have at most {MAX_NAME_CHARS} characters", name)

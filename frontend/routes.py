@@ -55,6 +55,13 @@ from splitserve.frontend.openai.vectors.embeddings import create_embeddings
 from splitserve.frontend.openai.vectors.pooling import pool
 from splitserve.frontend.openai.vectors.similarity import rerank, score
 from splitserve.frontend.openapi import Operation
+from splitserve.frontend.operator.adapters import (
+    AdapterAnswer,
+    LoadAdapterRequest,
+    UnloadAdapterRequest,
+    load_adapter,
+    unload_adapter,
+)
 from splitserve.frontend.operator.debug_engines import EngineViewList, view_engines
 from splitserve.frontend.operator.debug_requests import OpenRequestList, list_requests, show_request
 from splitserve.frontend.operator.health import Health, HealthProbe
@@ -82,6 +89,7 @@ MESSAGES_PATH = "/v1/messages"
 COUNT_PATH = "/v1/messages/count_tokens"
 RESPONSES_PATH = "/v1/responses"
 
+_ADAPTER_ERRORS = (400, 401, 403, 404, 408, 413, 415, 429, 500, 503)
 _post_json = partial(Operation, method="POST", errors=(400, 401, 404, 408, 413, 415, 429, 500, 503, 504))
 
 
@@ -424,6 +432,28 @@ def operator_operations(
             summary="Requests in progress in this process",
             endpoint=_without_request(lambda: server_load(requests)),
             response=ServerLoad,
+        ),
+        _post_json(
+            path="/v1/load_lora_adapter",
+            name="load_lora_adapter",
+            tag="operation",
+            summary="Load an adapter",
+            endpoint=partial(load_adapter, context),
+            request=LoadAdapterRequest,
+            example={"lora_name": "sql", "lora_path": "sql"},
+            response=AdapterAnswer,
+            errors=_ADAPTER_ERRORS,
+        ),
+        _post_json(
+            path="/v1/unload_lora_adapter",
+            name="unload_lora_adapter",
+            tag="operation",
+            summary="Unload an adapter",
+            endpoint=partial(unload_adapter, context),
+            request=UnloadAdapterRequest,
+            example={"lora_name": "sql"},
+            response=AdapterAnswer,
+            errors=_ADAPTER_ERRORS,
         ),
         operator(
             path="/version",

@@ -81,7 +81,7 @@ class EngineLink:
         events = self._socket.getsockopt(zmq.EVENTS)
         return isinstance(events, int) and bool(events & zmq.POLLIN)
 
-    def await_any(self, fd: int) -> None:
+    def await_any(self, *fds: int) -> None:
         """Wait for a frame or for a file descriptor to become readable.
 
         Raises:
@@ -89,7 +89,8 @@ class EngineLink:
         """
         poller = zmq.Poller()
         poller.register(self._socket, zmq.POLLIN)
-        poller.register(fd, zmq.POLLIN)
+        for fd in fds:
+            poller.register(fd, zmq.POLLIN)
         while not poller.poll(_ENGINE_CHECK_MS):
             self.check_engine()
 

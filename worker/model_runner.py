@@ -13,7 +13,6 @@ from splitserve.engine_core.errors import DeviceMemoryError
 from splitserve.engine_core.ipc.codec import pack_int32, unpack_int32
 from splitserve.engine_core.ipc.worker_messages import ModelRunnerOutput, RowError, SchedulerOutput
 from splitserve.engine_core.process.logs import log_event
-from splitserve.worker.attention.metadata import AttentionMetadata
 from splitserve.worker.batch.agreement import Agreement
 from splitserve.worker.batch.step_graphs import Drawing, Drawn, StepGraph, StepGraphs, StepInFlight
 from splitserve.worker.batch.step_inputs import NO_ROWS, StepInputs
@@ -214,7 +213,7 @@ class ModelRunner:
 
     def _forward(self, inputs: StepInputs) -> torch.Tensor | None:
         token_ids, *layout = self._device.place(inputs.tensors)
-        meta = AttentionMetadata(*layout)
+        meta = inputs.layout_of(layout)
         self._backend.begin_step(meta)
         outputs = None
         if inputs.outputs is not None:

@@ -34,6 +34,7 @@ from splitserve.engine_core.ipc.worker_messages import (
     Configure,
     InitKVCache,
     KVCacheReady,
+    LoadAdapter,
     ModelRunnerOutput,
     SchedulerOutput,
     Shutdown,
@@ -120,16 +121,15 @@ class Serving:
 
     def _run(self, steps: StepPipeline, replies: Replies) -> int:
         link, worker = self._link, self._worker
-        compiler = worker.grammars
         while True:
-            self._tell_compiled()
+            self._tell_done()
             if not link.has_message():
                 steps.settle()
                 while worker.prepare_ahead() and not link.has_message():
                     pass
-                while compiler.is_busy and not link.has_message():
-                    link.await_any(compiler.done_fd)
-                    self._tell_compiled()
+                while self._background and not link.has_message():
+                    link.await_any(*self._background)
+                    self._tell_done()
             answered = time.perf_counter()
             if answered - self._checked_s > _CHECK_S and self._num_ranks == 1:
                 self._checked_s = answered
@@ -150,7 +150,9 @@ class Serving:
                 case InitKVCache():
                     self._init_kv_cache(message)
                 case CompileGrammar():
-                    compiler.ask(message)
+                    worker.grammars.ask(message)
+                case LoadAdapter():
+                    worker.adapters.ask(message)
                 case Shutdown():
                     return EXIT_OK
                 case Configure() if self._is_adopted:
@@ -160,9 +162,18 @@ class Serving:
                 case Configure() | Adopt():
                     raise WorkerError(f"the engine sent {type(message).__name__} to a worker that serves")
 
-    def _tell_compiled(self) -> None:
+    @property
+    def _background(self) -> list[int]:
+        """What becomes readable when work beside the steps is done."""
+        works = (self._worker.grammars, self._worker.adapters)
+        return [work.done_fd for work in works if work.is_busy]
+
+    def _tell_done(self) -> None:
+        """Tell what was done beside the steps."""
         for answer in self._worker.grammars.take_done():
             self._link.send(answer)
+        for loaded in self._worker.adapters.take_done():
+            self._link.send(loaded)
 
     def _reply(self, output: ModelRunnerOutput) -> None:
         reach("worker.step_computed")
@@ -195,6 +206,7 @@ class Serving:
         log_event(logger, logging.WARNING, "engine_gone", rank=rank, waits_s=self._wait_s)
         self._worker.forget_batch()
         self._worker.grammars.forget_asks()
+        self._worker.adapters.forget_asks()
         reach("worker.waiting_for_engine")
         if not self._link.find_successor(WorkerWaiting(rank, pid, self._num_steps), self._wait_s):
             remove_folder_of(pid, os.path.dirname(ipc_path(self._place.connect)))

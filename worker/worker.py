@@ -15,9 +15,11 @@ from splitserve.engine_core.checkpoint.judging import read_judge
 from splitserve.engine_core.checkpoint.pooling import Pooling, pooling_of_classifier, read_pooling
 from splitserve.engine_core.errors import ConfigError, WorkerError
 from splitserve.engine_core.ipc.worker_messages import (
+    AdapterLoaded,
     CompileGrammar,
     GrammarCompiled,
     KVCacheReady,
+    LoadAdapter,
     ModelRunnerOutput,
     SchedulerOutput,
     WorkerReady,
@@ -43,11 +45,12 @@ from splitserve.worker.kv_cache.arriving_caches import ArrivingCaches
 from splitserve.worker.kv_cache.host_blocks import HostBlocks
 from splitserve.worker.kv_cache.layout import layer_caches
 from splitserve.worker.largest_step import blocks_of_largest_step, run_largest_step
+from splitserve.worker.lora.loader import AdapterLoader
 from splitserve.worker.model_runner import ModelRunner, max_logits_rows
 from splitserve.worker.models.dense_layer import load_dense
 from splitserve.worker.models.loaded_model import LoadedModel
 from splitserve.worker.models.placement import Placement
-from splitserve.worker.models.registry import load_model
+from splitserve.worker.models.registry import ModelUses, load_model
 from splitserve.worker.numerics import numerics
 from splitserve.worker.ops.cpu import ops
 from splitserve.worker.parallel.mesh import ALONE, Mesh
@@ -77,6 +80,7 @@ class Worker:
         loaded: the model and where it is, once load() has returned.
         runner: of the steps, once init_kv_cache() has returned.
         grammars: compiles those of requests, once load() has returned.
+        adapters: loads those of requests, once load() has returned.
     """
 
     def __init__(
@@ -133,8 +137,9 @@ class Worker:
             self._config.attention_backend, self._device, self._attention_needs(config, dtype)
         )
         placement = Placement(self._device, backend, self._meet())
-        has_head = pooling is None or pooling.judge is not None
-        model = load_model(config, dtype, placement, progress, quantization, self._loader, has_head=has_head)
+        uses = _uses(self._config, pooling)
+        model = load_model(config, dtype, placement, progress, quantization, self._loader, uses)
+        self.adapters = AdapterLoader(model.adapters, dtype)
         dense = [] if pooling is None else load_dense(pooling, config, self._device, self._loader)
         self.loaded = loaded = LoadedModel(config, dtype, model, quantization, placement, pooling, dense)
         if self._meeting is not None:
@@ -183,10 +188,15 @@ class Worker:
         """Have a grammar ready."""
         return self.grammars.answer(message)
 
+    def load_adapter(self, message: LoadAdapter) -> AdapterLoaded:
+        """Have an adapter in its slot, which no row of a step uses."""
+        return self.adapters.load(message)
+
     def close(self) -> None:
         """Leave the other ranks."""
         if self.loaded is not None:
             self.grammars.close()
+            self.adapters.close()
         if self._meeting is not None:
             self._meeting.part()
             self._meeting = None
@@ -275,6 +285,7 @@ class Worker:
             block_size=self._config.block_size,
             num_blocks=num_blocks,
             vocab_size=config.vocab_size,
+            num_adapters=self._config.num_adapter_slots,
         )
 
     def forget_batch(self) -> None:
@@ -306,13 +317,7 @@ class Worker:
         return self.runner.begin(step)
 
     def execute(self, step: SchedulerOutput) -> ModelRunnerOutput:
-        """Run one step.
-
-        Raises:
-            WorkerError: there is no KV cache yet, or engine and worker disagree about the batch.
-            ProtocolError: a column is malformed.
-            RuntimeError: the device failed.
-        """
+        """Run one step to its end; raises what begin() raises."""
         if self.runner is None:
             raise WorkerError("a step came before the KV cache was asked for")
         return self.runner.execute(step)
@@ -352,6 +357,15 @@ def _make_pooler(loaded: LoadedModel, batch: InputBatch) -> Pooler | None:
         return Pooler(device, classify=Answers(loaded.model, loaded.pooling.judge, max_rows), is_shared=True)
     classify = None if loaded.config.classifier is None else loaded.model.compute_logits
     return Pooler(device, loaded.pooling.mode, loaded.dense, classify, pools_tokens=batch.pools_tokens)
+
+
+def _uses(config: WorkerConfig, pooling: Pooling | None) -> ModelUses:
+    return ModelUses(
+        has_head=pooling is None or pooling.judge is not None,
+        makes_text=pooling is None,
+        num_adapters=config.num_adapter_slots,
+        max_rank=config.max_lora_rank,
+    )
 
 
 def _make_drafting(

@@ -37,8 +37,8 @@ def _adapter(directory: Path, names: list[str]) -> str:
         return ""
     base = read_fields(directory / "adapter_config.json").text("base_model_name_or_path", "its base model")
     return (
-        f"it holds an adapter for {base[:200]}, not a model: merge the two (merge_and_unload of the peft "
-        "library) and serve the result"
+        f"it holds an adapter for {base[:200]}, not a model: serve that one with --lora NAME={directory}, or "
+        "merge the two (merge_and_unload of the peft library)"
     )
 
 

@@ -88,6 +88,11 @@ class SafetensorsFile:
             self._file.close()
             raise
 
+    @property
+    def num_bytes(self) -> int:
+        """Its size."""
+        return self._file.num_bytes
+
     def close(self) -> None:
         """Close the file."""
         self._file.close()

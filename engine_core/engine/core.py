@@ -5,7 +5,8 @@ The busy loop (engine_core.server.busy_loop) feeds it:
     add / abort / drop_frontend     as messages arrive
     expire                          once per round
     grammars.take_unsent -> compile
-    compiled                        as the worker answers
+    take_adapters -> load_adapter
+    compiled, adapter_loaded        as the worker answers
     plan -> submit                  while the executor takes steps
     apply                           when a step's output arrives
     start_over                      when the workers are lost
@@ -22,6 +23,7 @@ from collections.abc import Iterable
 
 from splitserve.engine_core.clock import Clock
 from splitserve.engine_core.config import SchedulerConfig
+from splitserve.engine_core.engine.adapters.owner import AdapterPlan, Adapters
 from splitserve.engine_core.engine.explain import explain, find_requests
 from splitserve.engine_core.engine.grammars import Grammars
 from splitserve.engine_core.engine.lifecycle import RequestLifecycle
@@ -42,14 +44,16 @@ from splitserve.engine_core.ipc.messages import (
 )
 from splitserve.engine_core.ipc.wire import EngineView, ModelInfo
 from splitserve.engine_core.ipc.worker_messages import (
+    AdapterLoaded,
     GrammarCompiled,
+    LoadAdapter,
     ModelRunnerOutput,
     SchedulerOutput,
 )
 from splitserve.engine_core.kept.ledger import Ledger
 from splitserve.engine_core.kv_cache.assembly import make_kv_cache_manager
 from splitserve.engine_core.kv_cache.costs import KVCosts
-from splitserve.engine_core.request import EndedRequest, FrontendId, RequestLimits
+from splitserve.engine_core.request import EndedRequest, FrontendId, Request, RequestLimits
 from splitserve.engine_core.scheduler.apply import AppliedStep, StepApplier
 from splitserve.engine_core.scheduler.in_flight import requests_in_flight
 from splitserve.engine_core.scheduler.output import NEVER, OutputCollector
@@ -71,6 +75,7 @@ class EngineCore:
         scheduler: plans the steps; belongs to this engine.
         step_times: how long they take.
         grammars: of the requests, which wait until the worker has compiled them.
+        adapters: that requests may name, and those that the workers have.
     """
 
     def __init__(
@@ -107,19 +112,13 @@ class EngineCore:
         self._applier = StepApplier(self.scheduler)
         paced = config.target_itl_s > 0
         self._cap_beside = StepPacer(config.target_itl_s, self._costs).cap if paced else None
-        max_model_len = min(config.max_model_len, model.max_model_len)
-        self.limits = RequestLimits(
-            vocab_size=model.vocab_size,
-            max_model_len=max_model_len,
-            max_cached_tokens=kv.bounds.max_cached_tokens or max_model_len,
-            pools=model.pooled_size > 0,
-            pools_all=model.pools_all,
-            pools_tokens=model.has_token_vectors
-            and 4 * model.embedding_size * config.max_num_batched_tokens <= _MAX_STEP_VECTOR_BYTES,
-        )
+        self.limits = _limits(config, model, kv.bounds.max_cached_tokens)
         self._outputs = OutputCollector(epoch)
+        plan = AdapterPlan(config.num_adapter_slots, config.adapters)
+        self.adapters = Adapters(plan, lambda: os.urandom(16).hex())
+        self.scheduler.row_admission.wanted_adapters = self.adapters.wanted
         self._requests = RequestLifecycle(
-            config, self.limits, clock, self.scheduler, self._outputs, listeners
+            config, self.limits, clock, self.scheduler, self._outputs, listeners, self.adapters
         )
         self._table = self._requests.table
         self._counters = StepCounters(last_step_s=clock.monotonic())
@@ -161,7 +160,9 @@ class EngineCore:
                 holds more of the queue than this request's tenant or frontend would with it.
             ProtocolError: a token column is malformed.
         """
-        self.grammars.add(self._requests.add(frontend, (message, *siblings)))
+        requests = self._requests.add(frontend, (message, *siblings))
+        self.grammars.add(requests)
+        self.adapters.want(requests)
 
     def abort(self, frontend: FrontendId, handles: Iterable[int]) -> None:
         """End requests without a Finished; unknown handles are ignored, as they may just have ended."""
@@ -189,6 +190,7 @@ class EngineCore:
             self._requests.end(EndedRequest(request, FinishReason.ERROR, None, code, message, status))
         for ended in self.grammars.start_over(self._table):
             self._requests.end(ended)
+        self.adapters.start_over(self._table)
 
     def compiled(self, answer: GrammarCompiled) -> None:
         """Let the requests of a grammar be admitted, or end them if it was refused.
@@ -197,6 +199,23 @@ class EngineCore:
             WorkerError: it was not asked for.
         """
         for ended in self.grammars.answered(answer):
+            self._requests.end(ended)
+
+    def take_adapters(self) -> list[LoadAdapter]:
+        """Return which adapters the workers are to load into which slots; the rows there have ended."""
+        return self.adapters.take_unsent(self._running) if self.adapters.wanted else []
+
+    def _running(self) -> list[Request]:
+        running = self.scheduler.running
+        return running.requests_at(running.order)
+
+    def adapter_loaded(self, answer: AdapterLoaded) -> None:
+        """Let the requests of an adapter be admitted, or end them if it cannot be loaded.
+
+        Raises:
+            WorkerError: it was not asked for.
+        """
+        for ended in self.adapters.answered(answer, self._table):
             self._requests.end(ended)
 
     def expire(self) -> None:
@@ -298,3 +317,16 @@ class EngineCore:
             self._outputs.add_pooled(frontend, pooled)
         for ended in result.ended:
             self._requests.end(ended)
+
+
+def _limits(config: SchedulerConfig, model: ModelInfo, max_cached_tokens: int) -> RequestLimits:
+    max_model_len = min(config.max_model_len, model.max_model_len)
+    return RequestLimits(
+        vocab_size=model.vocab_size,
+        max_model_len=max_model_len,
+        max_cached_tokens=max_cached_tokens or max_model_len,
+        pools=model.pooled_size > 0,
+        pools_all=model.pools_all,
+        pools_tokens=model.has_token_vectors
+        and 4 * model.embedding_size * config.max_num_batched_tokens <= _MAX_STEP_VECTOR_BYTES,
+    )

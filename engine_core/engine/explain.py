@@ -25,6 +25,8 @@ def shortage(scheduler: Scheduler) -> WaitReason:
         return WaitReason.PREFIX
     if request.sampling.grammar in scheduler.row_admission.uncompiled:
         return WaitReason.GRAMMAR
+    if _awaits_adapter(request):
+        return WaitReason.ADAPTER
     if scheduler.is_short_of_blocks:
         return WaitReason.BLOCKS
     return WaitReason.TOKENS
@@ -94,6 +96,8 @@ def _explain_one(
             reason = WaitReason.PREFIX
         elif request.sampling.grammar in scheduler.row_admission.uncompiled:
             reason = WaitReason.GRAMMAR
+        elif _awaits_adapter(request):
+            reason = WaitReason.ADAPTER
     return RequestInfo(
         request_id=request.request_id,
         stage=stage,
@@ -107,6 +111,10 @@ def _explain_one(
         age_s=now_s - request.arrival_s,
         queue_time_s=request.queue_time_s if request.was_started else now_s - request.arrival_s,
     )
+
+
+def _awaits_adapter(request: Request) -> bool:
+    return request.adapter is not None and not request.adapter.takes_rows
 
 
 def _follows(request: Request) -> bool:

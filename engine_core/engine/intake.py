@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
+from splitserve.engine_core.adapter import Adapter
 from splitserve.engine_core.engine.request_table import RequestTable
 from splitserve.engine_core.errors import InvalidRequestError
 from splitserve.engine_core.ipc.messages import AddRequest
@@ -25,7 +26,8 @@ class Intake:
         max_num_siblings: most sequences of one request.
         policy: "priority" orders all requests by priority, "fair" those of a tenant, "fcfs" none.
         open_requests: the requests in flight, whose handles are in use.
-        namespace: returns the start of the hash chain of a tenant and a cache salt.
+        namespace: returns the start of the hash chain of a tenant, a cache salt and an adapter's key.
+        find_adapter: returns the adapter of a name and a digest, see Adapters.find.
     """
 
     def __init__(
@@ -34,13 +36,15 @@ class Intake:
         max_num_siblings: int,
         policy: str,
         open_requests: RequestTable,
-        namespace: Callable[[str, str], bytes],
+        namespace: Callable[[str, str, str], bytes],
+        find_adapter: Callable[[str, str], Adapter | None],
     ) -> None:
         self._limits = limits
         self._max_num_siblings = max_num_siblings
         self._policy = policy
         self._open = open_requests
         self._namespace = namespace
+        self._find_adapter = find_adapter
         self._num_arrivals = 0
 
     def siblings(self, frontend: FrontendId, messages: Sequence[AddRequest], now_s: float) -> Siblings:
@@ -52,8 +56,8 @@ class Intake:
             now_s: time of arrival.
 
         Raises:
-            InvalidRequestError, ContextLengthError, ProtocolError: as check_request(); or the messages
-                contradict each other, or are more than can ever run and wait.
+            InvalidRequestError, ContextLengthError, ProtocolError: as check_request() and Adapters.find(); or
+                the messages contradict each other, or are more than can ever run and wait.
         """
         first = messages[0]
         if len(messages) > self._max_num_siblings:
@@ -84,6 +88,8 @@ class Intake:
 
     def _make_request(self, siblings: Siblings, message: AddRequest, now_s: float) -> Request:
         checked = check_request(message, self._limits)
+        adapter = self._find_adapter(message.adapter, message.adapter_digest)
+        key = "" if adapter is None else adapter.key
         arrival = self._num_arrivals
         self._num_arrivals += 1
         return Request(
@@ -100,7 +106,7 @@ class Intake:
             max_num_tokens=checked.max_num_tokens,
             tenant=message.tenant,
             cache_salt=message.cache_salt,
-            namespace=self._namespace(message.tenant, message.cache_salt),
+            namespace=self._namespace(message.tenant, message.cache_salt, key),
             repetition=checked.repetition,
             priority=message.priority,
             streams=message.streams,
@@ -108,4 +114,5 @@ class Intake:
             second_at=message.second_at,
             pools_all=self._limits.pools_all,
             pools_tokens=message.pools_tokens,
+            adapter=adapter,
         )

@@ -7,6 +7,7 @@ from collections.abc import Iterable
 
 from splitserve.engine_core.clock import Clock
 from splitserve.engine_core.config import SchedulerConfig
+from splitserve.engine_core.engine.adapters.owner import Adapters
 from splitserve.engine_core.engine.deadlines import Deadlines
 from splitserve.engine_core.engine.explain import explain
 from splitserve.engine_core.engine.intake import Intake
@@ -46,6 +47,7 @@ class RequestLifecycle:
         scheduler: plans those in flight.
         outputs: collects what frontends are told of starts and ends.
         listeners: told of ended requests and long waits.
+        adapters: that requests may name.
     """
 
     def __init__(
@@ -56,6 +58,7 @@ class RequestLifecycle:
         scheduler: Scheduler,
         outputs: OutputCollector,
         listeners: Listeners,
+        adapters: Adapters,
     ) -> None:
         self._clock = clock
         self._scheduler = scheduler
@@ -70,7 +73,7 @@ class RequestLifecycle:
         self.finished: Counter[str] = Counter()
         max_num_siblings = config.max_num_seqs + config.max_num_waiting
         namespace = scheduler.kv.cache.index.namespace
-        self._intake = Intake(limits, max_num_siblings, config.policy, self.table, namespace)
+        self._intake = Intake(limits, max_num_siblings, config.policy, self.table, namespace, adapters.find)
 
     def add(self, frontend: FrontendId, messages: tuple[AddRequest, ...]) -> list[Request]:
         """Queue the sequences of one request and return them; see EngineCore.add()."""

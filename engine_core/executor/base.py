@@ -7,7 +7,12 @@ from collections.abc import Callable, Sequence
 
 import zmq
 
-from splitserve.engine_core.ipc.worker_messages import CompileGrammar, FromWorkerMessage, SchedulerOutput
+from splitserve.engine_core.ipc.worker_messages import (
+    CompileGrammar,
+    FromWorkerMessage,
+    LoadAdapter,
+    SchedulerOutput,
+)
 from splitserve.engine_core.kept.ledger import Ledger
 
 
@@ -57,6 +62,10 @@ class Executor(ABC):
     @abstractmethod
     def compile(self, message: CompileGrammar) -> None:
         """Have the rank that samples compile a grammar; GrammarCompiled follows, between any two steps."""
+
+    @abstractmethod
+    def load_adapter(self, message: LoadAdapter) -> None:
+        """Have every rank load an adapter; one AdapterLoaded follows, between any two steps."""
 
     @abstractmethod
     def receive(self) -> list[FromWorkerMessage]:

@@ -13,10 +13,12 @@ from typing import Protocol
 from splitserve.engine_core.errors import SplitServeError, WorkerError
 from splitserve.engine_core.executor.base import Executor
 from splitserve.engine_core.ipc.worker_messages import (
+    AdapterLoaded,
     CompileGrammar,
     FromWorkerMessage,
     GrammarCompiled,
     KVCacheReady,
+    LoadAdapter,
     ModelRunnerOutput,
     SchedulerOutput,
     WorkerReady,
@@ -36,6 +38,10 @@ class InprocWorker(Protocol):
 
     def compile(self, message: CompileGrammar) -> GrammarCompiled:
         """Have a grammar ready."""
+        ...
+
+    def load_adapter(self, message: LoadAdapter) -> AdapterLoaded:
+        """Have an adapter in its slot."""
         ...
 
     def execute(self, step: SchedulerOutput) -> ModelRunnerOutput:
@@ -73,6 +79,10 @@ class InprocExecutor(Executor):
     def compile(self, message: CompileGrammar) -> None:
         """Compile a grammar at the next receive()."""
         self._pending.append(lambda: self._worker.compile(message))
+
+    def load_adapter(self, message: LoadAdapter) -> None:
+        """Load an adapter at the next receive()."""
+        self._pending.append(lambda: self._worker.load_adapter(message))
 
     def receive(self) -> list[FromWorkerMessage]:
         """Run the oldest pending command and return its result.

@@ -5,6 +5,7 @@ WorkerHello of every rank                  one of them
 LoadProgress, once every rank has begun    the bytes of all
 WorkerReady of every rank                  one: the least memory, the largest block
 KVCacheReady of every rank                 one: the slowest moves
+AdapterLoaded of every rank                one: that of a rank which could not load it, if there is one
 ModelRunnerOutput of the output rank       that; the others' only show that they have done the step
 """
 
@@ -20,6 +21,7 @@ from splitserve.engine_core.clock import Clock
 from splitserve.engine_core.errors import WorkerError
 from splitserve.engine_core.ipc.wire import PROTOCOL_VERSION
 from splitserve.engine_core.ipc.worker_messages import (
+    AdapterLoaded,
     FromWorkerMessage,
     KVCacheReady,
     LoadProgress,
@@ -59,6 +61,8 @@ class Ranks:
         self._progress: dict[int, LoadProgress] = {}
         self._loaded: dict[int, WorkerReady] = {}
         self._caches: dict[int, KVCacheReady] = {}
+        # By number, of the ranks that have answered.
+        self._adapters: dict[int, list[AdapterLoaded]] = {}
         # Per rank: number and deadline of each step it has not answered, oldest first.
         self._owed: list[deque[tuple[int, float]]] = [deque() for _ in range(num_ranks)]
 
@@ -106,6 +110,8 @@ class Ranks:
             case KVCacheReady():
                 slowest = max([message, *self._caches.values()], key=lambda ready: ready.move_block_ns)
                 return slowest if self._last(self._caches, rank, message) else None
+            case AdapterLoaded():
+                return self._join_adapters(message)
         return message
 
     def deadline_s(self) -> float | None:
@@ -160,6 +166,16 @@ class Ranks:
             return None
         parts = self._progress.values()
         return LoadProgress(sum(part.loaded_bytes for part in parts), sum(part.total_bytes for part in parts))
+
+    def _join_adapters(self, message: AdapterLoaded) -> AdapterLoaded | None:
+        answers = self._adapters.setdefault(message.number, [])
+        answers.append(message)
+        if len(answers) < self._num_ranks:
+            return None
+        del self._adapters[message.number]
+        if len({answer.digest for answer in answers}) > 1 and not any(answer.error for answer in answers):
+            return AdapterLoaded(message.number, error="the machines of the ranks have different files")
+        return max(answers, key=lambda answer: answer.error)
 
     def _join_loaded(self, rank: int, message: WorkerReady) -> WorkerReady | None:
         if self._last(self._loaded, rank, message) is None:

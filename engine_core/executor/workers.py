@@ -41,6 +41,7 @@ from splitserve.engine_core.ipc.worker_messages import (
     CompileGrammar,
     FromWorkerMessage,
     InitKVCache,
+    LoadAdapter,
     SchedulerOutput,
     Shutdown,
     ToWorkerMessage,
@@ -135,6 +136,10 @@ class WorkersExecutor(Executor):
     def compile(self, message: CompileGrammar) -> None:
         """Send a grammar to the rank that samples."""
         self._send_to(self._config.output_rank, encode(message))
+
+    def load_adapter(self, message: LoadAdapter) -> None:
+        """Send an adapter's place to every rank."""
+        self._send(message)
 
     def receive(self) -> list[FromWorkerMessage]:
         """Return what the workers sent, as one.

@@ -7,7 +7,14 @@ from typing import Annotated
 
 import msgspec
 
-from splitserve.engine_core.ipc.wire import EngineView, ModelInfo, Pooled, TokenLogprobs, Wire
+from splitserve.engine_core.ipc.wire import (
+    AdapterInfo,
+    EngineView,
+    ModelInfo,
+    Pooled,
+    TokenLogprobs,
+    Wire,
+)
 from splitserve.engine_core.sequence_sampling import SequenceSampling
 
 # Per message: as many sequences as one frontend may have in flight on an engine.
@@ -66,6 +73,9 @@ class AddRequest(Wire, frozen=True, tag=1):
         pools_tokens: with pools: the vector of each token is wanted, one after the other.
         second_at: index of the first token that belongs to the second text of a pair, for models that tell
             the two apart; 0 if none does.
+        adapter: name of the adapter that changes the model; "" for none.
+        adapter_digest: of the adapter, if the frontend knows it: the request is rejected if another has the
+            name by now.
     """
 
     handle: int
@@ -84,6 +94,8 @@ class AddRequest(Wire, frozen=True, tag=1):
     pools: bool = False
     second_at: int = 0
     pools_tokens: bool = False
+    adapter: str = ""
+    adapter_digest: str = ""
 
 
 class Abort(Wire, frozen=True, tag=2):
@@ -104,6 +116,8 @@ class CallKind(enum.IntEnum):
     EXPLAIN_REQUESTS = 0
     RESET_PREFIX_CACHE = 1
     VIEW_ENGINE = 2
+    LOAD_ADAPTER = 3
+    UNLOAD_ADAPTER = 4
 
 
 class Call(Wire, frozen=True, tag=4):
@@ -113,12 +127,16 @@ class Call(Wire, frozen=True, tag=4):
         request_ids: for EXPLAIN_REQUESTS; "ID" also matches its sequences "ID-0" and so on; none means all,
             and only the first sixteen are looked at.
         tenant: whose requests are described, and whose share by name; everybody's if it is "".
+        adapter, path: for LOAD_ADAPTER, its name and its directory, which has to be below --lora-dir; for
+            UNLOAD_ADAPTER the name.
     """
 
     call_id: int
     kind: CallKind
     request_ids: Annotated[list[str], msgspec.Meta(max_length=MAX_REQUEST_IDS)] = []
     tenant: str = ""
+    adapter: str = ""
+    path: str = ""
 
 
 FrontendMessage = Hello | AddRequest | Abort | Ping | Call
@@ -328,7 +346,8 @@ class WaitReason(enum.IntEnum):
 
     ROWS: max_num_seqs requests are running; BLOCKS: the KV pool is full; TOKENS: the step's token budget, or
     its share for prefill, was used up; FAIR_SHARE: another waiting tenant has had less service; PREFIX: a
-    running request is computing the prefix that both share; GRAMMAR: its grammar is being compiled.
+    running request is computing the prefix that both share; GRAMMAR: its grammar is being compiled;
+    ADAPTER: its adapter is being loaded.
     """
 
     NONE = 0
@@ -338,6 +357,7 @@ class WaitReason(enum.IntEnum):
     FAIR_SHARE = 4
     PREFIX = 5
     GRAMMAR = 6
+    ADAPTER = 7
 
 
 class RequestInfo(Wire, frozen=True):
@@ -369,6 +389,7 @@ class CallResult(Wire, frozen=True, tag=7):
         requests: response to EXPLAIN_REQUESTS, the oldest first, at most 100.
         num_blocks: response to RESET_PREFIX_CACHE: how many KV blocks held a cached prefix.
         view: response to VIEW_ENGINE.
+        status: HTTP status of the fault if the caller's arguments are at fault; else 500.
     """
 
     call_id: int
@@ -377,6 +398,7 @@ class CallResult(Wire, frozen=True, tag=7):
     requests: list[RequestInfo] = []
     num_blocks: int = 0
     view: EngineView | None = None
+    status: int = 500
 
 
 class HandOver(Wire, frozen=True, tag=8):
@@ -398,6 +420,27 @@ class Recovering(Wire, frozen=True, tag=9):
     fraction: float
 
 
+class AdaptersChanged(Wire, frozen=True, tag=10):
+    """Which adapters requests may name; also follows Ready, if there are any.
+
+    Attributes:
+        adapters: all of them.
+    """
+
+    epoch: int
+    adapters: list[AdapterInfo]
+
+
 EngineMessage = (
-    Loading | Ready | Refused | Rejected | StepOutputs | Draining | Pong | CallResult | HandOver | Recovering
+    Loading
+    | Ready
+    | Refused
+    | Rejected
+    | StepOutputs
+    | Draining
+    | Pong
+    | CallResult
+    | HandOver
+    | Recovering
+    | AdaptersChanged
 )

@@ -19,7 +19,7 @@ from typing import Literal
 
 import msgspec
 
-PROTOCOL_VERSION = 9
+PROTOCOL_VERSION = 10
 
 
 Task = Literal["generate", "embed", "score", "classify"]
@@ -85,6 +85,20 @@ class ModelInfo(Wire, frozen=True):
         if self.labels:
             return "score" if len(self.labels) == 1 else "classify"
         return "embed" if self.embedding_size else "generate"
+
+
+class AdapterInfo(Wire, frozen=True):
+    """An adapter that requests may name.
+
+    Attributes:
+        name: of the adapter.
+        path: its directory, as the engine sees it.
+        digest: hex SHA-256 of its files; "" until it was loaded for the first time.
+    """
+
+    name: str
+    path: str
+    digest: str = ""
 
 
 class Pooled(Wire, frozen=True):

@@ -6,6 +6,9 @@ from splitserve.engine_core.ipc.wire import ModelInfo, Pooled, TokenLogprobs, Wi
 from splitserve.engine_core.sequence_sampling import SequenceSampling
 from splitserve.engine_core.settings.worker_settings import WorkerSettings
 
+# Slot of a row that has none.
+NO_ADAPTER = -1
+
 # --- engine-core -> worker ---
 
 
@@ -36,6 +39,7 @@ class NewRow(Wire, frozen=True):
         pools_tokens: the vector of each token is wanted.
         max_num_computed_tokens: tokens of the whole sequence that ever need computing. Without drafts no step
             goes beyond; with them the worker sees to it.
+        adapter: slot of its adapter, which AdapterLoaded has said to be there; -1 for none.
     """
 
     row: int
@@ -48,6 +52,7 @@ class NewRow(Wire, frozen=True):
     second_at: int = 0
     pools_tokens: bool = False
     max_num_computed_tokens: int = 2**31 - 1
+    adapter: int = NO_ADAPTER
 
 
 class SchedulerOutput(Wire, frozen=True, tag=1):
@@ -135,7 +140,21 @@ class CompileGrammar(Wire, frozen=True, tag=5):
     grammar: str
 
 
-ToWorkerMessage = Configure | InitKVCache | SchedulerOutput | Shutdown | Adopt | CompileGrammar
+class LoadAdapter(Wire, frozen=True, tag=6):
+    """Put an adapter into a slot that no row uses; sent to every rank, answered by AdapterLoaded.
+
+    Attributes:
+        number: chosen by the engine, which finds the answer by it.
+        slot: 0..num_adapter_slots-1; what was in it is gone.
+        path: directory of the adapter, as the workers see it.
+    """
+
+    number: int
+    slot: int
+    path: str
+
+
+ToWorkerMessage = Configure | InitKVCache | SchedulerOutput | Shutdown | Adopt | CompileGrammar | LoadAdapter
 
 # --- worker -> engine-core ---
 
@@ -253,6 +272,18 @@ class GrammarCompiled(Wire, frozen=True, tag=7):
     error: str = ""
 
 
+class AdapterLoaded(Wire, frozen=True, tag=8):
+    """An adapter is in its slot, or cannot be: then `error` says why, and the slot is empty.
+
+    Attributes:
+        digest: hex SHA-256 of its files.
+    """
+
+    number: int
+    digest: str = ""
+    error: str = ""
+
+
 FromWorkerMessage = (
     WorkerHello
     | LoadProgress
@@ -262,4 +293,5 @@ FromWorkerMessage = (
     | WorkerFailed
     | WorkerWaiting
     | GrammarCompiled
+    | AdapterLoaded
 )

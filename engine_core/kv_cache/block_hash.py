@@ -1,9 +1,10 @@
 """The name of a token prefix: a chain of SHA-256 over its full blocks.
 
 hash[0] = SHA-256(namespace, tokens of block 0) and hash[i] = SHA-256(hash[i-1], tokens of block i), so one
-hash names the whole prefix. A namespace is derived from a secret of this process, the tenant and the cache
-salt: tenants never share blocks, and nobody outside can search for a collision. Equal hashes mean equal
-tokens and equal namespaces (SHA-256 has no known collision), so a hit needs no second comparison.
+hash names the whole prefix. A namespace is derived from a secret of this process, the tenant, the cache salt
+and the adapter: tenants and adapters never share blocks, and nobody outside can search for a collision. Equal
+hashes mean equal tokens and equal namespaces (SHA-256 has no known collision), so a hit needs no second
+comparison.
 """
 
 from __future__ import annotations

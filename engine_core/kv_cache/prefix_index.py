@@ -25,10 +25,10 @@ class PrefixIndex:
     def __len__(self) -> int:
         return len(self._block_of)
 
-    def namespace(self, tenant: str, cache_salt: str) -> bytes:
-        """Return the 32 bytes a chain of this tenant and salt starts from."""
+    def namespace(self, tenant: str, cache_salt: str, adapter_key: str = "") -> bytes:
+        """Return the 32 bytes a chain of this tenant, salt and adapter starts from."""
         parts = [self._secret]
-        for text in (tenant, cache_salt):
+        for text in (tenant, cache_salt, adapter_key):
             raw = text.encode("utf-8", "surrogatepass")
             # The length keeps ("ab", "c") apart from ("a", "bc").
             parts += [len(raw).to_bytes(8, "little"), raw]

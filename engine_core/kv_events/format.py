@@ -29,7 +29,8 @@ class BlockStored(msgspec.Struct, frozen=True, tag=True, omit_defaults=True, gc=
         parent_block_hash: of the block before the first one; None if that begins the sequence.
         token_ids: of all the blocks, block_size for each.
         block_size: tokens per block.
-        lora_id, lora_name: always None, as there are no adapters.
+        lora_id: always None, as adapters have no numbers.
+        lora_name: of the adapter that changes the model; None for none.
         medium: where the blocks are.
         extra_keys: what beside tokens the first block's hash depends on, one entry per block, None for none:
             (cache salt,) or (cache salt, tenant). Left out if the event does not begin a sequence.
@@ -41,7 +42,7 @@ class BlockStored(msgspec.Struct, frozen=True, tag=True, omit_defaults=True, gc=
     block_size: int
     lora_id: None
     medium: str
-    lora_name: None
+    lora_name: str | None
     extra_keys: ExtraKeys | None = None
 
 

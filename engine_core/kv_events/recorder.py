@@ -26,6 +26,7 @@ class _Block:
     parent: int | None
     token_ids: bytes
     extra_keys: ExtraKeys | None
+    lora_name: str | None
     num_media: int = 0
 
 
@@ -68,7 +69,7 @@ class KVEventRecorder:
                 block_size=self._block_size,
                 lora_id=None,
                 medium=MEDIUM_GPU,
-                lora_name=None,
+                lora_name=_adapter_of(request),
                 extra_keys=None if first else _extra_keys(request, end),
             )
         )
@@ -100,7 +101,7 @@ class KVEventRecorder:
                 block_size=self._block_size,
                 lora_id=None,
                 medium=MEDIUM_CPU,
-                lora_name=None,
+                lora_name=block.lora_name,
                 extra_keys=block.extra_keys,
             )
         )
@@ -131,6 +132,7 @@ class KVEventRecorder:
                 parent=external_hash(hashes[block_idx - 1]) if block_idx else None,
                 token_ids=bytes(request.token_ids[start : start + self._block_bytes]),
                 extra_keys=None if block_idx else _extra_keys(request, 1),
+                lora_name=_adapter_of(request),
             )
         block.num_media += 1
 
@@ -160,6 +162,10 @@ def _leave_out(block_hashes: list[bytes], untold: set[bytes]) -> list[bytes]:
 def _unpack(token_ids: bytes | bytearray, first: int, end: int) -> tuple[int, ...]:
     # A third less time than by way of an array, as nothing is copied first.
     return unpack_from(f"<{end - first}i", token_ids, first * TOKEN_BYTES)
+
+
+def _adapter_of(request: Request) -> str | None:
+    return None if request.adapter is None else request.adapter.name
 
 
 def _extra_keys(request: Request, num_blocks: int) -> ExtraKeys | None:

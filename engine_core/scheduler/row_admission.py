@@ -11,9 +11,10 @@ from typing import NamedTuple
 
 import numpy as np
 
+from splitserve.engine_core.adapter import Adapter
 from splitserve.engine_core.config import SchedulerConfig
 from splitserve.engine_core.ipc.codec import pack_int32
-from splitserve.engine_core.ipc.worker_messages import NewRow
+from splitserve.engine_core.ipc.worker_messages import NO_ADAPTER, NewRow
 from splitserve.engine_core.kv_cache.manager import KVCacheManager
 from splitserve.engine_core.request import Request, Siblings
 from splitserve.engine_core.scheduler.pacing.chunks import Chunks
@@ -49,6 +50,7 @@ class RowAdmission:
         started: requests that left the queue for the first time since the engine last cleared this list.
         suspects: requests that have to wait until they are tried, see engine_core.engine.quarantine.
         uncompiled: grammars whose requests have to wait, see engine_core.engine.grammars.
+        wanted_adapters: filled with adapters whose requests have to wait, see engine_core.engine.adapters.
         num_queried_tokens, num_hit_tokens: prefix-cache lookups and hits since start, in tokens.
     """
 
@@ -74,6 +76,7 @@ class RowAdmission:
         self.started: list[Request] = []
         self.suspects: Set[Siblings] = frozenset()
         self.uncompiled: Set[str | None] = frozenset()
+        self.wanted_adapters: dict[Adapter, None] = {}
         self.num_queried_tokens = 0
         self.num_hit_tokens = 0
 
@@ -100,7 +103,11 @@ class RowAdmission:
             request = self._waiting.head()
             if request is None:
                 break
-            must_wait = request.siblings in self.suspects or request.sampling.grammar in self.uncompiled
+            must_wait = (
+                request.siblings in self.suspects
+                or request.sampling.grammar in self.uncompiled
+                or self._lacks_adapter(request)
+            )
             if must_wait or self._followers.is_held(request):
                 self._waiting.set_aside(request)
                 num_aside += 1
@@ -134,6 +141,15 @@ class RowAdmission:
             chunks = self._chunks_of(new_rows, new_tokens).behind(chunks)
         return Admitted(chunks, new_rows, is_short_of_blocks)
 
+    def _lacks_adapter(self, request: Request) -> bool:
+        """Whether a request has to wait for its adapter, which is wanted then unless it is being loaded."""
+        adapter = request.adapter
+        if adapter is None or adapter.takes_rows:
+            return False
+        if adapter.is_leaving or adapter.slot == NO_ADAPTER:
+            self.wanted_adapters[adapter] = None
+        return True
+
     def _admit_one(self, request: Request, num_spare_blocks: int, step: int) -> NewRow | None:
         """Give a request the lowest free row; None when the blocks do not suffice."""
         row = self._running.lowest_free_row()
@@ -147,6 +163,9 @@ class RowAdmission:
         self._stops.watch(request)
         self._count(request, num_cached)
         num_left = self._kv.num_left(row)
+        adapter = request.adapter
+        if adapter is not None:
+            adapter.last_used = step
         return NewRow(
             row=row,
             token_ids=bytes(request.token_ids),
@@ -158,6 +177,7 @@ class RowAdmission:
             second_at=request.second_at,
             pools_tokens=request.pools_tokens,
             max_num_computed_tokens=int(self._running.max_num_computed_tokens[row]),
+            adapter=NO_ADAPTER if adapter is None else adapter.slot,
         )
 
     def _count(self, request: Request, num_cached: int) -> None:

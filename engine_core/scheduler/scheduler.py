@@ -159,7 +159,8 @@ class Scheduler:
         for request in self.waiting:
             request.leader = None
             request.block_hashes.clear()
-            request.namespace = self.kv.cache.index.namespace(request.tenant, request.cache_salt)
+            namespace = self.kv.cache.index.namespace
+            request.namespace = namespace(request.tenant, request.cache_salt, request.adapter_key)
         return num_dropped
 
     def check_integrity(self) -> None:

@@ -7,12 +7,15 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
+from functools import partial
 
 import msgspec
 
+from splitserve.engine_core.checkpoint.adapter.place import place_below
 from splitserve.engine_core.clock import Clock
 from splitserve.engine_core.config import EngineConfig
 from splitserve.engine_core.engine.core import EngineCore
+from splitserve.engine_core.engine.utility_calls import UtilityCalls
 from splitserve.engine_core.errors import (
     InvalidRequestError,
     OverloadedError,
@@ -24,7 +27,6 @@ from splitserve.engine_core.ipc.messages import (
     Abort,
     AddRequest,
     Call,
-    CallKind,
     CallResult,
     Draining,
     EngineMessage,
@@ -54,7 +56,6 @@ _log = logging.getLogger("engine_core")
 
 OVERLOAD_RETRY_S = 1.0
 NO_LEASE_EPOCH = 0
-MAX_CALL_IDS = 16
 _DROP_REASONS = {SendResult.GONE: "connection gone", SendResult.FULL: "reads too slowly"}
 
 
@@ -83,6 +84,8 @@ class FrontendHandler:
     ) -> None:
         self._clock = clock
         self._epoch = epoch
+        place = partial(place_below, config.lora_dir)
+        self._calls = UtilityCalls(epoch, place, self._post_known, self.post_all)
         self._table = table
         self._stalled = stalled
         self._arrivals = Arrivals(config.max_num_seqs + config.max_num_waiting)
@@ -195,18 +198,10 @@ class FrontendHandler:
 
     def _call(self, identity: bytes, call: Call) -> None:
         if self._engine is None:
-            result = CallResult(call.call_id, ok=False, message="the engine is loading")
+            result = CallResult(call.call_id, ok=False, message="the engine is loading", status=503)
+            self.post(identity, result)
         else:
-            match call.kind:
-                case CallKind.EXPLAIN_REQUESTS:
-                    requests = self._engine.explain(call.request_ids[:MAX_CALL_IDS], call.tenant)
-                    result = CallResult(call.call_id, ok=True, requests=requests)
-                case CallKind.RESET_PREFIX_CACHE:
-                    num_blocks = self._engine.reset_prefix_cache()
-                    result = CallResult(call.call_id, ok=True, num_blocks=num_blocks)
-                case CallKind.VIEW_ENGINE:
-                    result = CallResult(call.call_id, ok=True, view=self._engine.view(call.tenant))
-        self.post(identity, result)
+            self._calls.answer(identity, call, self._engine)
 
     def stats(self) -> EngineStats:
         """Return the engine's statistics together with those of the connections."""
@@ -226,6 +221,10 @@ class FrontendHandler:
         result = self._table.post(identity, frame)
         if result is not SendResult.SENT:
             self.drop(identity, _DROP_REASONS[result])
+
+    def _post_known(self, identity: bytes, message: EngineMessage) -> None:
+        if identity in self._table:
+            self.post(identity, message)
 
     def post_all(self, message: EngineMessage) -> None:
         """Send one message to every frontend."""
@@ -285,6 +284,7 @@ class FrontendHandler:
     def send_outputs(self) -> None:
         """Send what the engine has for each frontend, one message each."""
         if self._engine is not None:
+            self._calls.adapters.tell(self._engine.adapters)
             outputs_of = self._engine.take_outputs()
             for identity, outputs in outputs_of.items():
                 self.post(identity, outputs)

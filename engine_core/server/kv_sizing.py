@@ -9,6 +9,7 @@ from splitserve.engine_core.errors import ConfigError
 from splitserve.engine_core.ipc.wire import ModelInfo
 from splitserve.engine_core.ipc.worker_messages import KVCacheReady, WorkerReady
 from splitserve.engine_core.kv_cache.window import bound_rows
+from splitserve.engine_core.settings.adapter_settings import named_adapters
 from splitserve.engine_core.settings.scheduling import parse_weights
 
 # A token's slot in the pool is an int32.
@@ -149,6 +150,8 @@ def scheduler_config(
         num_host_blocks=num_host_blocks,
         move_block_ns=cache.move_block_ns,
         num_speculative_tokens=_num_speculative_tokens(config, model),
+        num_adapter_slots=config.num_adapter_slots,
+        adapters=named_adapters(config.lora),
     )
 
 

@@ -19,7 +19,14 @@ from splitserve.engine_core.clock import Clock
 from splitserve.engine_core.config import EngineConfig
 from splitserve.engine_core.engine.core import EngineCore
 from splitserve.engine_core.errors import EngineUnavailableError
-from splitserve.engine_core.ipc.messages import Draining, EngineMessage, Loading, Ready, Recovering
+from splitserve.engine_core.ipc.messages import (
+    AdaptersChanged,
+    Draining,
+    EngineMessage,
+    Loading,
+    Ready,
+    Recovering,
+)
 from splitserve.engine_core.ipc.wire import PROTOCOL_VERSION, ModelInfo
 from splitserve.engine_core.process.version import software_version
 from splitserve.engine_core.sequence_sampling import MAX_STEP_LOGPROBS
@@ -118,6 +125,8 @@ class EnginePhase:
         if self._ready is None:
             return [self.progress()]
         told: list[EngineMessage] = [msgspec.structs.replace(self._ready, lease_renewed=lease_renewed)]
+        if self._engine is not None and self._engine.adapters.are_served:
+            told.append(AdaptersChanged(self._epoch, self._engine.adapters.listed()))
         if self.is_draining:
             told.append(Draining(timeout_s=max(0.0, self._drain_end_s - self._clock.monotonic())))
         if self.is_recovering:

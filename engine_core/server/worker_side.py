@@ -16,7 +16,12 @@ from splitserve.engine_core.clock import Clock
 from splitserve.engine_core.engine.core import EngineCore
 from splitserve.engine_core.errors import ConfigError, ModelLoadError, WorkerError
 from splitserve.engine_core.executor.base import Executor
-from splitserve.engine_core.ipc.worker_messages import FromWorkerMessage, GrammarCompiled, ModelRunnerOutput
+from splitserve.engine_core.ipc.worker_messages import (
+    AdapterLoaded,
+    FromWorkerMessage,
+    GrammarCompiled,
+    ModelRunnerOutput,
+)
 from splitserve.engine_core.process.kill_points import reach
 from splitserve.engine_core.server.frontend_handler import FrontendHandler
 from splitserve.engine_core.server.recovery import Recovery
@@ -139,6 +144,8 @@ class WorkerSide:
             reach("engine.output_applied")
         elif isinstance(message, GrammarCompiled):
             self._engine.compiled(message)
+        elif isinstance(message, AdapterLoaded):
+            self._engine.adapter_loaded(message)
         else:
             raise WorkerError(f"the worker sent {type(message).__name__} while serving")
 
@@ -150,3 +157,6 @@ class WorkerSide:
             self._executor.submit(output)
             reach("engine.step_submitted")
             self._on_step()
+        # After the steps: what they free may be filled now.
+        for adapter in engine.take_adapters():
+            self._executor.load_adapter(adapter)

@@ -5,6 +5,7 @@ import re
 from typing import Annotated
 
 from splitserve.engine_core.errors import ConfigError
+from splitserve.engine_core.settings.adapter_settings import AdapterSettings
 from splitserve.engine_core.settings.checks import check_address, check_range
 from splitserve.engine_core.settings.flag_values import parse_bytes, parse_dtype
 from splitserve.engine_core.settings.setting import Setting, Settings
@@ -25,7 +26,7 @@ ATTENTION_BACKENDS = ("auto", "cpu", "cuda", "flash_attn", "torch")
 MAX_RANKS = 64
 
 
-class WorkerSettings(Settings, frozen=True, kw_only=True):
+class WorkerSettings(AdapterSettings, frozen=True, kw_only=True):
     """Settings of an engine that it passes on to every worker in `Configure`."""
 
     model: Annotated[
@@ -270,6 +271,10 @@ class WorkerSettings(Settings, frozen=True, kw_only=True):
         if self.speculation is not None and self.num_ranks > 1:
             raise ConfigError(
                 "--speculate works with one worker only, not with tensor or pipeline parallelism"
+            )
+        if self.speculation is not None and self.num_adapter_slots:
+            raise ConfigError(
+                f"--speculate works without adapters only, not with {'--lora' if self.lora else '--lora-dir'}"
             )
 
 

@@ -84,7 +84,7 @@ class Dispatcher:
             runs = [BeamRun(request, model, self._begin(target)) for request in requests]
             return [SearchGeneration(run.run(), on_ready, self._stats) for run in runs]
         host = self._begin(target)
-        messages = [split_request(request) for request in requests]
+        messages = [split_request(request, model.adapter) for request in requests]
         sources = iter(host.open(list(chain.from_iterable(messages)), on_ready))
         streams = [_streams(request, model, islice(sources, request.sampling.n)) for request in requests]
         return [EngineGeneration(host, each, self._stats) for each in streams]

@@ -11,11 +11,12 @@ from dataclasses import replace
 
 import zmq
 
-from splitserve.engine_core.errors import EngineUnavailableError, InvalidRequestError
+from splitserve.engine_core.errors import EngineUnavailableError
 from splitserve.engine_core.ipc.curve import load_client_keys
 from splitserve.engine_core.ipc.wire import EngineView
 from splitserve.engine_core.process.version import software_version
 from splitserve.frontend.engines import questions
+from splitserve.frontend.engines.adapter_calls import AdapterCalls
 from splitserve.frontend.engines.assets_cache import AssetsCache
 from splitserve.frontend.engines.connection.calls import SHUTTING_DOWN
 from splitserve.frontend.engines.connection.client import EngineClient
@@ -28,6 +29,7 @@ from splitserve.frontend.engines.preparation import Preparation, needs_preparati
 from splitserve.frontend.engines.readiness import Readiness
 from splitserve.frontend.engines.replica import EngineReplica
 from splitserve.frontend.engines.served_model import ServedModel
+from splitserve.frontend.engines.served_models import ServedModels
 from splitserve.frontend.engines.status import EngineStatus, Explanation, PoolStats
 from splitserve.frontend.engines.stream.engine_generation import Generation
 
@@ -36,7 +38,11 @@ FAILOVER_WAIT_S = 30.0
 
 
 class EnginePool:
-    """The engines of one frontend process; all methods belong to the event loop that called start()."""
+    """The engines of one frontend process; all methods belong to the event loop that called start().
+
+    Attributes:
+        adapters: loads and unloads them on all engines.
+    """
 
     def __init__(
         self,
@@ -72,6 +78,8 @@ class EnginePool:
         self._context: zmq.Context[zmq.Socket[bytes]] | None = None
         self._replicas: list[EngineReplica] = []
         self._readiness = Readiness(self._replicas, failover_wait_s)
+        self._models = ServedModels(self._replicas, self._readiness)
+        self.adapters = AdapterCalls(self._replicas, self._readiness)
         self._stats = PoolStats()
         self._failover = Failover(
             self._replicas, time.monotonic, max_migrations=max_migrations, wait_s=failover_wait_s
@@ -136,10 +144,7 @@ class EnginePool:
 
     def models(self) -> list[ServedModel]:
         """Return the models of ready or draining engines, each once, in order of address."""
-        by_name = {
-            replica.served.names[0]: replica.served for replica in reversed(self._replicas) if replica.served
-        }
-        return list(reversed(by_name.values()))
+        return self._models.all()
 
     def find_model(self, name: str) -> ServedModel:
         """Return a served model by any of its names; "" is the first one.
@@ -148,17 +153,7 @@ class EnginePool:
             InvalidRequestError: status 404, code "model_not_found": no engine serves that name, or did.
             EngineUnavailableError: no engine is ready at all, or those that served that name are away.
         """
-        models = self.models()
-        if not models:
-            raise self._readiness.nothing_ready()
-        for model in models:
-            if not name or name in model.names:
-                return model
-        if any(name in replica.known_names for replica in self._replicas):
-            raise self._readiness.nothing_ready(name)
-        error = InvalidRequestError(f"the model {name[:200]!r} does not exist", "model", "model_not_found")
-        error.status = 404
-        raise error
+        return self._models.find(name)
 
     async def open(
         self, model: str, requests: Sequence[GenerationRequest], on_ready: Callable[[], None]
@@ -271,12 +266,14 @@ class EnginePool:
 
     def _find_targets(self, model: str) -> list[Target]:
         """Return the engines that accept requests for a model, at least one."""
-        main_name = self.find_model(model).names[0]
+        wanted = self.find_model(model)
         serving = [(replica, replica.served) for replica in self._replicas if replica.takes_requests]
         targets = [
-            Target(replica, served)
+            Target(replica, found)
             for replica, served in serving
-            if served is not None and served.names[0] == main_name
+            if served is not None
+            and served.root == wanted.root
+            and (found := served.named(wanted.names[0])) is not None
         ]
         if not targets:
             raise self._readiness.nothing_ready()

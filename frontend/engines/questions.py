@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Iterable, Sequence
 
 from splitserve.engine_core.errors import EngineUnavailableError
-from splitserve.engine_core.ipc.messages import CallKind
+from splitserve.engine_core.ipc.messages import Call, CallKind
 from splitserve.engine_core.ipc.wire import EngineView
 from splitserve.frontend.engines.replica import EngineReplica
 from splitserve.frontend.engines.status import EngineStatus, Explanation
@@ -41,8 +41,8 @@ async def view(replicas: Iterable[EngineReplica], tenant: str, timeout_s: float)
 
 async def reset_prefix_cache(replicas: Iterable[EngineReplica], timeout_s: float) -> int:
     """Return how many blocks held a prefix that is forgotten now; see EnginePool.reset_prefix_cache."""
-    kind = CallKind.RESET_PREFIX_CACHE
-    results = await asyncio.gather(*(each.client.call(kind, timeout_s) for each in replicas))
+    call = Call(0, CallKind.RESET_PREFIX_CACHE)
+    results = await asyncio.gather(*(each.client.call(call, timeout_s) for each in replicas))
     return sum(result.num_blocks for result in results)
 
 

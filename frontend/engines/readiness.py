@@ -173,7 +173,7 @@ class Readiness:
 def _serves(replica: EngineReplica, model: str) -> bool:
     """Return whether a replica serves a model now; "" is any model."""
     served = replica.served
-    return served is not None and (not model or model in served.names)
+    return served is not None and (not model or served.named(model) is not None)
 
 
 def _knows(replica: EngineReplica, model: str) -> bool:

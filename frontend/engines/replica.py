@@ -8,7 +8,7 @@ import logging
 from collections.abc import Callable, Iterable, Sequence
 
 from splitserve.engine_core.errors import ConfigError, EngineUnavailableError, ModelLoadError, SplitServeError
-from splitserve.engine_core.ipc.messages import AddRequest, CallKind, CallResult, Loading, Ready
+from splitserve.engine_core.ipc.messages import AddRequest, Call, CallKind, CallResult, Loading, Ready
 from splitserve.engine_core.process.logs import log_event
 from splitserve.frontend.engines.assets_cache import AssetsCache
 from splitserve.frontend.engines.connection.client import EngineClient
@@ -69,8 +69,12 @@ class EngineReplica:
     def served(self) -> ServedModel | None:
         """The model while the engine is ready, draining or recovering, and its assets are loaded."""
         serving = self._session.state in SERVING
-        current = self._model is not None and self._model.epoch == self._epoch
-        return self._model if serving and current else None
+        if not serving or self._model is None or self._model.epoch != self._epoch:
+            return None
+        adapters = self.client.adapters
+        if adapters is not None and adapters.epoch == self._epoch:
+            self._model = self._model.with_adapters(adapters.adapters)
+        return self._model
 
     @property
     def takes_requests(self) -> bool:
@@ -79,8 +83,8 @@ class EngineReplica:
 
     @property
     def known_names(self) -> tuple[str, ...]:
-        """Names of the model it served last, or serves."""
-        return self._model.names if self._model is not None else ()
+        """Names of the model and the adapters that it served last, or serves."""
+        return self._model.all_names if self._model is not None else ()
 
     @property
     def takes_model(self) -> str | None:
@@ -220,7 +224,7 @@ class EngineReplica:
     ) -> CallResult | None:
         """Make a utility call, see EngineClient.call; None if there is no reply in time."""
         try:
-            return await self.client.call(kind, timeout_s, request_ids, tenant)
+            return await self.client.call(Call(0, kind, list(request_ids), tenant), timeout_s)
         except EngineUnavailableError:
             return None
 
@@ -255,15 +259,6 @@ class EngineReplica:
             self._assets_error = f"{type(error).__name__} while loading the tokenizer"
             self._log_unusable(error)
         else:
-            self._model = ServedModel(
-                names=tuple(ready.served_model_names) or (ready.model.path,),
-                info=ready.model,
-                assets=assets,
-                epoch=ready.epoch,
-                max_num_seqs=ready.max_num_seqs,
-                max_logprobs=ready.max_logprobs,
-                created=created,
-                max_num_waiting=ready.max_num_waiting,
-            )
+            self._model = ServedModel.of(ready, assets, created)
         self._note_absence()
         self._on_change()

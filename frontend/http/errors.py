@@ -28,6 +28,7 @@ _PUBLIC_MESSAGES = {
     "change the prompt, or check the model.",
     "out_of_memory": "The device ran out of memory on this request, even in smaller steps; "
     "try again shortly, or with a shorter prompt or fewer completions.",
+    "adapter_failed": "The adapter cannot be loaded any more; the server's log says why. Use another one.",
     "no_summary": "The model wrote no summary, so the conversation stays as it is; try another model.",
     "overloaded": "This server has too many connections; try again shortly.",
     "timeout": "The request did not finish within its timeout.",

@@ -12,8 +12,7 @@ from splitserve.engine_core.near_names import names_near_keywords
 from splitserve.engine_core.sampling_params import MAX_LOGPROBS, SamplingParams
 from splitserve.engine_core.sequence_sampling import MAX_STEP_LOGPROBS
 from splitserve.engine_core.settings.checks import check_range
-from splitserve.engine_core.settings.setting import Value
-from splitserve.frontend.offline.engine_keywords import engine_keywords, engine_words, shows_keywords
+from splitserve.frontend.offline.engine_keywords import Given, engine_keywords, engine_words, shows_keywords
 from splitserve.frontend.offline.jobs import ChatJob, PromptJob, TokenizationKwargs
 from splitserve.frontend.offline.offline_model import OfflineModel
 from splitserve.frontend.offline.open_streams import OpenStreams
@@ -56,7 +55,7 @@ class AsyncLLM:
         log_level: str = "warning",
         use_tqdm: bool = True,
         startup_timeout_s: float = 600.0,
-        **settings: Value,
+        **settings: Given,
     ) -> None:
         """Check the arguments; see the class."""
         check_range("max_logprobs", max_logprobs, 0, MAX_STEP_LOGPROBS)
@@ -101,6 +100,7 @@ class AsyncLLM:
         *,
         priority: int | None = None,
         tokenization_kwargs: TokenizationKwargs | None = None,
+        lora: str | None = None,
     ) -> AsyncGenerator[RequestOutput, None]:
         """Complete a prompt.
 
@@ -110,6 +110,7 @@ class AsyncLLM:
             request_id: for abort(), and the output's; none that is open. None makes one up.
             priority: lower first; counts with scheduling_policy="priority".
             tokenization_kwargs: as for LLM.generate.
+            lora: name of an adapter that was given to the AsyncLLM; None for none.
 
         Returns:
             A stream of outputs, each with all that was generated so far; the last one is `finished`. If it is
@@ -119,7 +120,7 @@ class AsyncLLM:
             InvalidRequestError: a prompt or parameter is wrong; raised at once, or by the stream.
             SplitServeError: by the stream: the engine failed; its words are quoted.
         """
-        jobs = self._started().prompt_jobs(prompt, sampling_params, priority, tokenization_kwargs)
+        jobs = self._started().prompt_jobs(prompt, sampling_params, priority, tokenization_kwargs, lora)
         return self._stream(jobs, request_id, "prompt")
 
     @names_near_keywords("AsyncLLM.chat")
@@ -135,6 +136,7 @@ class AsyncLLM:
         chat_template_kwargs: Mapping[str, JsonValue] | None = None,
         priority: int | None = None,
         tokenization_kwargs: TokenizationKwargs | None = None,
+        lora: str | None = None,
     ) -> AsyncGenerator[RequestOutput, None]:
         """Answer a conversation; arguments as for LLM.chat, stream and errors as for generate()."""
         template_options = ChatOptions(
@@ -144,7 +146,7 @@ class AsyncLLM:
             variables=chat_template_kwargs,
         )
         jobs = self._started().chat_jobs(
-            messages, sampling_params, template_options, priority, tokenization_kwargs
+            messages, sampling_params, template_options, priority, tokenization_kwargs, lora
         )
         return self._stream(jobs, request_id, "messages")
 

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Mapping
-from typing import ParamSpec, TypeVar
+from collections.abc import Callable, Mapping, Sequence
+from typing import ParamSpec, TypeAlias, TypeVar
 
 import msgspec
 
@@ -15,22 +15,28 @@ from splitserve.engine_core.settings.setting import Declared, Settings, Value, d
 P = ParamSpec("P")
 R = TypeVar("R")
 
+# What a keyword takes: one value, or several for those that take several.
+Given: TypeAlias = Value | Sequence[str] | Mapping[str, Value]
+
 
 def engine_keywords(config: type[Settings] = EngineConfig) -> dict[str, Declared]:
     """Return the settings that scripts may give, by keyword."""
     return {each.keyword: each for each in declared(config) if each.setting.llm}
 
 
-def engine_words(
-    keywords: Mapping[str, Declared], given: Mapping[str, Value | Mapping[str, Value]]
-) -> list[str]:
-    """Return the flags of engine-core for keywords that were given; JSON for a mapping."""
-    values = {keywords[name].field: _as_value(value) for name, value in given.items()}
+def engine_words(keywords: Mapping[str, Declared], given: Mapping[str, Given]) -> list[str]:
+    """Return the flags of engine-core for keywords that were given."""
+    values = {keywords[name].field: _as_value(keywords[name], value) for name, value in given.items()}
     return flag_words(keywords.values(), values)
 
 
-def _as_value(value: Value | Mapping[str, Value]) -> Value:
-    return msgspec.json.encode(value).decode() if isinstance(value, Mapping) else value
+def _as_value(keyword: Declared, value: Given) -> Value | Sequence[str]:
+    """A mapping stands for NAME=VALUE where a setting takes several values, and is JSON elsewhere."""
+    if not isinstance(value, Mapping):
+        return value
+    if keyword.many:
+        return [f"{name}={each}" for name, each in value.items()]
+    return msgspec.json.encode(value).decode()
 
 
 def shows_keywords(keywords: Mapping[str, Declared]) -> Callable[[Callable[P, R]], Callable[P, R]]:

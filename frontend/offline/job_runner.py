@@ -145,7 +145,7 @@ class JobRunner:
         output = RequestOutput(request.request_id, prompt.text, prompt.token_ids, completions, finished=False)
         times = RequestTimes(time.monotonic())
         tokenizer = served.assets.tokenizer if params.detokenize else None
-        async with aclosing(self._runner.generate(request)) as deltas:
+        async with aclosing(self._runner.generate(request, job.options.lora)) as deltas:
             async for delta in deltas:
                 times.add(len(delta.token_ids), delta.queue_time_s, time.monotonic())
                 collect_outputs(output, (delta,), tokenizer)

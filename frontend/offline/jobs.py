@@ -73,11 +73,12 @@ def check_tokenization(given: TokenizationKwargs | None) -> Tokenization:
 
 
 class JobOptions(NamedTuple):
-    """What a job has beside its prompt."""
+    """What a job has beside its prompt; `lora` is the name of an adapter, "" for none."""
 
     params: SamplingParams
     priority: int
     tokenization: Tokenization
+    lora: str = ""
 
     def encoder(
         self, assets: ModelAssets, *, add_special_tokens: bool, side: TruncationSide = "left"

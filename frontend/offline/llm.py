@@ -9,8 +9,12 @@ from splitserve.engine_core.near_names import names_near_keywords
 from splitserve.engine_core.sampling_params import MAX_LOGPROBS, SamplingParams
 from splitserve.engine_core.sequence_sampling import MAX_STEP_LOGPROBS
 from splitserve.engine_core.settings.checks import check_range
-from splitserve.engine_core.settings.setting import Value
-from splitserve.frontend.offline.engine_keywords import engine_keywords, engine_words, shows_keywords
+from splitserve.frontend.offline.engine_keywords import (
+    Given,
+    engine_keywords,
+    engine_words,
+    shows_keywords,
+)
 from splitserve.frontend.offline.jobs import TokenizationKwargs
 from splitserve.frontend.offline.offline_model import OfflineModel
 from splitserve.frontend.offline.outputs import (
@@ -45,8 +49,7 @@ class LLM:
         log_level: least severe message of the engine to show.
         use_tqdm: show the progress of loading.
         startup_timeout_s: longest wait for the model.
-        settings: of the engine, as the flags of engine-core of the same names; help(LLM.__init__) and
-            docs/offline.md list them.
+        settings: flags of engine-core; help(LLM.__init__) and docs/offline.md list them.
 
     Raises:
         ConfigError: an argument is out of range.
@@ -66,7 +69,7 @@ class LLM:
         log_level: str = "warning",
         use_tqdm: bool = True,
         startup_timeout_s: float = 600.0,
-        **settings: Value | Mapping[str, Value],
+        **settings: Given,
     ) -> None:
         """Start the engine and wait until the model is loaded; see the class."""
         check_range("max_logprobs", max_logprobs, 0, MAX_STEP_LOGPROBS)
@@ -89,17 +92,18 @@ class LLM:
         *,
         priority: int | Sequence[int] | None = None,
         tokenization_kwargs: TokenizationKwargs | None = None,
+        lora: str | Sequence[str | None] | None = None,
     ) -> list[RequestOutput]:
         """Complete prompts.
 
         Args:
             prompts: one or many; each a text, a list of token ids, {"prompt": text} or
-                {"prompt_token_ids": ids}. Control tokens in texts ("<|im_end|>") are read as such: whoever
-                calls this trusts the text. `chat` keeps them apart.
+                {"prompt_token_ids": ids}. Control tokens in texts are read as such; `chat` keeps them apart.
             sampling_params: one for all or one per prompt; None takes get_default_sampling_params().
             use_tqdm: show a progress bar.
             priority: one for all or one per prompt, lower first; counts with scheduling_policy="priority".
             tokenization_kwargs: truncate_prompt_tokens, truncation_side and add_special_tokens.
+            lora: name of an adapter that was given to the LLM, one for all or one per prompt; None for none.
 
         Returns:
             One output per prompt, in their order.
@@ -108,7 +112,7 @@ class LLM:
             InvalidRequestError: a prompt or parameter is wrong; nothing else is generated either.
             SplitServeError: the engine failed; its words are quoted.
         """
-        jobs = self._model.prompt_jobs(prompts, sampling_params, priority, tokenization_kwargs)
+        jobs = self._model.prompt_jobs(prompts, sampling_params, priority, tokenization_kwargs, lora)
         return self._model.run(jobs, use_tqdm, self._model.jobs.generate)
 
     @names_near_keywords("LLM.chat")
@@ -124,6 +128,7 @@ class LLM:
         chat_template_kwargs: Mapping[str, JsonValue] | None = None,
         priority: int | Sequence[int] | None = None,
         tokenization_kwargs: TokenizationKwargs | None = None,
+        lora: str | Sequence[str | None] | None = None,
     ) -> list[RequestOutput]:
         """Answer conversations, rendered by the model's chat template.
 
@@ -137,6 +142,7 @@ class LLM:
             chat_template_kwargs: further template variables.
             priority: as for generate().
             tokenization_kwargs: as for generate(); add_special_tokens is off unless it says otherwise.
+            lora: as for generate().
 
         Returns:
             One output per conversation, in their order; `prompt` is the rendered text.
@@ -145,15 +151,13 @@ class LLM:
             InvalidRequestError: the model has no chat template, or it refuses the messages.
             SplitServeError: the engine failed; its words are quoted.
         """
-        template_options = ChatOptions(
+        options = ChatOptions(
             add_generation_prompt=add_generation_prompt,
             continue_final_message=continue_final_message,
             tools=tools,
             variables=chat_template_kwargs,
         )
-        jobs = self._model.chat_jobs(
-            messages, sampling_params, template_options, priority, tokenization_kwargs
-        )
+        jobs = self._model.chat_jobs(messages, sampling_params, options, priority, tokenization_kwargs, lora)
         return self._model.run(jobs, use_tqdm, self._model.jobs.generate)
 
     @names_near_keywords("LLM.embed")
@@ -258,8 +262,7 @@ class LLM:
         Raises:
             SplitServeError: the engine failed, or does not answer.
         """
-        self._model.check_open()
-        self._model.runner.run(self._model.runner.reset_prefix_cache())
+        self._model.reset_prefix_cache()
         return True
 
     def get_tokenizer(self) -> Tokenizer:

@@ -23,7 +23,12 @@ from splitserve.frontend.offline.jobs import (
     read_conversations,
 )
 from splitserve.frontend.offline.outputs import PromptInput
-from splitserve.frontend.offline.params import check_params_of_all, check_priorities, params_of
+from splitserve.frontend.offline.params import (
+    check_adapters,
+    check_params_of_all,
+    check_priorities,
+    params_of,
+)
 from splitserve.frontend.offline.pooling import PoolingCalls
 from splitserve.frontend.offline.progress import GenerationBar, StartBar
 from splitserve.frontend.offline.runner import OfflineRunner
@@ -97,6 +102,7 @@ class OfflineModel:
         priority: int | Sequence[int] | None,
         tokenization_kwargs: TokenizationKwargs | None,
         count: int,
+        lora: str | Sequence[str | None] | None = None,
     ) -> list[JobOptions]:
         """Return the checked options of each of `count` prompts.
 
@@ -105,8 +111,8 @@ class OfflineModel:
         """
         tokenization = check_tokenization(tokenization_kwargs)
         checked = check_params_of_all(params, count, self.served.info.vocab_size, self._max_logprobs)
-        pairs = zip(checked, check_priorities(priority, count), strict=True)
-        return [JobOptions(each, priority, tokenization) for each, priority in pairs]
+        each_of = zip(checked, check_priorities(priority, count), check_adapters(lora, count), strict=True)
+        return [JobOptions(params, priority, tokenization, name) for params, priority, name in each_of]
 
     def default_params(self) -> SamplingParams:
         """Return what generation_config.json says."""
@@ -118,6 +124,7 @@ class OfflineModel:
         params: SamplingParams | Sequence[SamplingParams] | None,
         priority: int | Sequence[int] | None,
         tokenization_kwargs: TokenizationKwargs | None,
+        lora: str | Sequence[str | None] | None,
     ) -> list[PromptJob]:
         """Return a job for each prompt; the arguments are those of LLM.generate.
 
@@ -127,7 +134,7 @@ class OfflineModel:
         check_generates(self.served.names[0], self.served.info)
         many = list_prompts(prompts)
         given = self.default_params() if params is None else params
-        options = self.options(given, priority, tokenization_kwargs, len(many))
+        options = self.options(given, priority, tokenization_kwargs, len(many), lora)
         return [PromptJob(prompt, each) for prompt, each in zip(many, options, strict=True)]
 
     def chat_jobs(
@@ -137,6 +144,7 @@ class OfflineModel:
         template_options: ChatOptions,
         priority: int | Sequence[int] | None,
         tokenization_kwargs: TokenizationKwargs | None,
+        lora: str | Sequence[str | None] | None,
     ) -> list[ChatJob]:
         """Return a job for each conversation; the arguments are those of LLM.chat.
 
@@ -146,7 +154,7 @@ class OfflineModel:
         check_generates(self.served.names[0], self.served.info)
         many = read_conversations(messages, self._unknown_fields)
         given = self.default_params() if params is None else params
-        options = self.options(given, priority, tokenization_kwargs, len(many))
+        options = self.options(given, priority, tokenization_kwargs, len(many), lora)
         return [ChatJob(chat, each, template_options) for chat, each in zip(many, options, strict=True)]
 
     def run(
@@ -167,6 +175,11 @@ class OfflineModel:
         """Refuse a closed one; raises ConfigError."""
         if not self._finalizer.alive:
             raise ConfigError("this LLM is closed")
+
+    def reset_prefix_cache(self) -> None:
+        """Let the engine forget its cached prefixes; see LLM.reset_prefix_cache()."""
+        self.check_open()
+        self.runner.run(self.runner.reset_prefix_cache())
 
     def pool(
         self,

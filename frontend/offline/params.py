@@ -100,6 +100,21 @@ def check_priorities(given: int | Sequence[int] | None, count: int) -> list[int]
     return priorities
 
 
+def check_adapters(given: str | Sequence[str | None] | None, count: int) -> list[str]:
+    """Return the name of each prompt's adapter, "" for none.
+
+    Raises:
+        InvalidRequestError: there are not as many as prompts, or one is no name.
+    """
+    names = [given] * count if given is None or isinstance(given, str) else list(given)
+    if len(names) != count:
+        raise InvalidRequestError(f"{count} prompts require one lora each, got {len(names)}", "lora")
+    for name in names:
+        if name is not None and not isinstance(name, str):
+            raise InvalidRequestError(f"lora must be the name of an adapter, got {name!r:.200}", "lora")
+    return [name or "" for name in names]
+
+
 def fit_context(params: SamplingParams, num_prompt_tokens: int, max_model_len: int) -> SamplingParams:
     """Lower max_tokens to what the context has room for: completions end there with "length" anyway.
 

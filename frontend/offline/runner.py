@@ -109,15 +109,17 @@ class OfflineRunner:
         """Run a coroutine on the loop, not waiting for it; cancelling the future cancels it."""
         return asyncio.run_coroutine_threadsafe(coroutine, self._loop)
 
-    async def generate(self, request: GenerationRequest) -> AsyncGenerator[OutputDelta, None]:
-        """Run one request.
+    async def generate(
+        self, request: GenerationRequest, model: str = ""
+    ) -> AsyncGenerator[OutputDelta, None]:
+        """Run one request; `model` is the name of an adapter, "" for none.
 
         Raises:
             SplitServeError: as EnginePool.generate(); an engine that ended is quoted.
         """
         assert self._pool is not None
         try:
-            async with contextlib.aclosing(self._pool.generate("", request)) as deltas:
+            async with contextlib.aclosing(self._pool.generate(model, request)) as deltas:
                 async for delta in deltas:
                     yield delta
         except EngineUnavailableError as error:

@@ -110,6 +110,8 @@ def fingerprint(model: ServedModel) -> str:
     parts = (
         f"{VERSION}|{info.architecture}|{info.dtype}|{info.num_params}|{info.vocab_size}|{info.max_model_len}"
     )
+    if model.adapter is not None:
+        parts += f"|{model.adapter.name}|{model.adapter.digest}"
     return "fp_" + hashlib.sha256(parts.encode()).hexdigest()[:12]
 
 

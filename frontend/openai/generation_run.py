@@ -80,7 +80,7 @@ class GenerationRun:
         self._pool = context.pool
         self._names = plan.names
         self._model_name = plan.model.names[0]
-        self._model_metrics = context.metrics.model(self._model_name)
+        self._model_metrics = context.metrics.model(plan.model.root)
         self._timers = [GenerationTimer(self._model_metrics) for _ in range(self._num_open)]
         self._generations: list[Generation] = []
         tells_metrics = context.config.enable_per_request_metrics and not plan.body.use_beam_search
@@ -112,7 +112,8 @@ class GenerationRun:
     def _check_room(self) -> None:
         """Refuse more sequences than all engines of the model together ever hold."""
         models = [status.model for status in self._pool.status()]
-        limits = [m.max_num_open for m in models if m is not None and m.names[0] == self._model_name]
+        name = self._model_name
+        limits = [m.max_num_open for m in models if m is not None and m.named(name) is not None]
         # Without an engine it is the pool that says so.
         if limits:
             check_num_sequences(len(self._requests), self._requests[0].sampling, sum(limits))

@@ -19,7 +19,10 @@ from splitserve.frontend.text.pooling.vectors import check_generates
 
 
 class ModelCard(msgspec.Struct, frozen=True, kw_only=True):
-    """One name a model is served under; `root` is the model's main name, `task` what it is for."""
+    """One name a model is served under, or an adapter.
+
+    `root` is the model's main name, `task` what it is for; `parent` is `root` for an adapter, otherwise null.
+    """
 
     id: str
     created: int
@@ -41,7 +44,9 @@ class ModelList(msgspec.Struct, frozen=True):
 async def list_models(context: ApiContext) -> Response:
     """Answer GET /v1/models."""
     await context.pool.settle()
-    cards = [_card(model, name) for model in context.pool.models() for name in model.names]
+    cards = []
+    for model in context.pool.models():
+        cards += [_card(found, name) for name in model.all_names if (found := model.named(name)) is not None]
     return json_response(ModelList(cards))
 
 
@@ -96,7 +101,8 @@ def _card(model: ServedModel, name: str) -> ModelCard:
     return ModelCard(
         id=name,
         created=model.created,
-        root=model.names[0],
+        root=model.root,
         max_model_len=model.assets.max_model_len,
         task=model.info.task,
+        parent=model.parent or None,
     )

@@ -16,7 +16,7 @@ from splitserve.engine_core.executor.simulated.tokens import TokenRule, referenc
 from splitserve.engine_core.ipc.codec import pack_int32, unpack_int32, unpack_int64
 from splitserve.engine_core.ipc.messages import AddRequest, Finished, FinishReason, Started, StepOutputs
 from splitserve.engine_core.ipc.wire import TokenLogprobs
-from splitserve.engine_core.ipc.worker_messages import ModelRunnerOutput, SchedulerOutput
+from splitserve.engine_core.ipc.worker_messages import AdapterLoaded, ModelRunnerOutput, SchedulerOutput
 from splitserve.engine_core.kv_events.format import encode_batch, external_hash
 from splitserve.engine_core.kv_events.recorder import KVEventRecorder
 from splitserve.engine_core.sequence_sampling import SequenceSampling
@@ -115,6 +115,7 @@ class EngineDriver:
         timeout_s: float = 0.0,
         queue_timeout_s: float = 0.0,
         streams: bool = True,
+        adapter: str = "",
         **sampling_fields: object,
     ) -> Tracked:
         """Add a request; num_resumed of its tokens count as emitted already.
@@ -141,6 +142,7 @@ class EngineDriver:
             timeout_s=timeout_s,
             queue_timeout_s=queue_timeout_s,
             streams=streams,
+            adapter=adapter,
         )
         sequence = Tracked(
             frontend, handle, list(prompt), sampling, expected, expected[:num_resumed], num_resumed, streams
@@ -206,6 +208,8 @@ class EngineDriver:
             self._check_budget(output)
             self.steps.append(output)
             self.executor.submit(output)
+        for adapter in self.engine.take_adapters():
+            self.executor.load_adapter(adapter)
         self.take_outputs()
         return output
 
@@ -218,6 +222,9 @@ class EngineDriver:
             self.start_over()
             return
         for message in messages:
+            if isinstance(message, AdapterLoaded):
+                self.engine.adapter_loaded(message)
+                continue
             assert isinstance(message, ModelRunnerOutput)
             self.engine.apply(message)
             self.check()
@@ -227,7 +234,7 @@ class EngineDriver:
         """One turn of the loop: keep `depth` steps in flight, apply one."""
         while self.engine.num_steps_in_flight < self.depth and self.plan() is not None:
             pass
-        if self.engine.num_steps_in_flight:
+        if self.engine.num_steps_in_flight or self.executor.poll_timeout_s() is not None:
             self.apply()
 
     def run(self, max_turns: int = 2000) -> None:

@@ -21,6 +21,7 @@ class AttentionMetadata(NamedTuple):
         cu_seqlens_q: [R + 1] offset of each row's first token; the last element is T.
         seq_lens: [R] context length of each row, including this step's tokens.
         token_types: [T] 1 for tokens of the second text of a pair, otherwise 0; None if no model asks for it.
+        adapters: [T] slot of each token's adapter, -1 for none; None if no token has one.
     """
 
     positions: torch.Tensor
@@ -29,3 +30,4 @@ class AttentionMetadata(NamedTuple):
     cu_seqlens_q: torch.Tensor
     seq_lens: torch.Tensor
     token_types: torch.Tensor | None = None
+    adapters: torch.Tensor | None = None

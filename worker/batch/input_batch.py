@@ -11,6 +11,7 @@ from splitserve.engine_core.errors import InvalidRequestError, WorkerError
 from splitserve.engine_core.ipc.codec import unpack_int32
 from splitserve.engine_core.ipc.worker_messages import NewRow, RowError, SchedulerOutput
 from splitserve.worker.batch.block_tables import BlockTables
+from splitserve.worker.batch.row_adapters import RowAdapters
 from splitserve.worker.batch.row_faults import row_fault
 from splitserve.worker.batch.runs import Runs
 from splitserve.worker.batch.sampling_state import Feature, SamplingState
@@ -20,7 +21,10 @@ from splitserve.worker.ops.columns import Array, BatchColumns, Index, Int32, Wid
 
 
 class BatchLimits(NamedTuple):
-    """Sizes the batch is allocated for; block_size is in tokens, num_blocks is 0 without a KV cache."""
+    """Sizes the batch is allocated for.
+
+    block_size is in tokens, num_blocks is 0 without a KV cache, num_adapters counts the slots of adapters.
+    """
 
     max_num_seqs: int
     max_num_batched_tokens: int
@@ -28,6 +32,7 @@ class BatchLimits(NamedTuple):
     block_size: int
     num_blocks: int
     vocab_size: int
+    num_adapters: int = 0
 
 
 class InputBatch:
@@ -42,6 +47,7 @@ class InputBatch:
         occupied: bool [max_num_seqs].
         num_prompt_tokens: int32 [max_num_seqs].
         pools_tokens: bool [max_num_seqs], of whose tokens the vectors are wanted.
+        adapters: of the rows.
         blocks: KV blocks that the rows hold.
         failures: errors of failed rows, which compute nothing until freed, except in a pipeline, whose other
             stages do not know that they failed. At most max_num_seqs entries.
@@ -66,6 +72,7 @@ class InputBatch:
         self.num_computed, self.occupied = columns.num_computed, columns.occupied
         self.num_prompt_tokens = np.zeros(num_rows, np.int32)
         self.pools_tokens = np.zeros(num_rows, np.bool_)
+        self.adapters = RowAdapters(num_rows, limits.num_adapters)
         self.blocks = BlockTables(
             columns.block_table, columns.num_blocks, limits.block_size, limits.num_blocks
         )
@@ -145,7 +152,7 @@ class InputBatch:
             starts=starts,
             token_ids=torch.from_numpy(self.tokens[tokens.rows, tokens.positions]),
             cu_seqlens=tokens.cu_seqlens,
-            meta=self._layout.attention(index, ends, tokens),
+            meta=self._layout.attention(index, ends, tokens)._replace(adapters=self.adapters.of(tokens.rows)),
             sampling=sampling,
             errors=errors,
             num_drafts=drafts,
@@ -216,6 +223,7 @@ class InputBatch:
     def _free(self, rows: Int32) -> None:
         self._check_rows(rows)
         self.occupied[rows] = False
+        self.adapters.free(rows)
         for row in rows.tolist():
             self.failures.pop(row, None)
             self._refused.discard(row)
@@ -225,6 +233,7 @@ class InputBatch:
         token_ids, block_ids = unpack_int32(new.token_ids), unpack_int32(new.block_ids)
         if not 0 <= new.row < len(self.occupied) or self.occupied[new.row]:
             raise WorkerError(f"row {new.row} is outside the batch or taken")
+        self.adapters.enter(new.row, new.adapter)
         self.occupied[new.row] = True
         self.blocks.enter(new.row, new.first_block, block_ids)
         self.num_prompt_tokens[new.row] = new.num_prompt_tokens
@@ -232,7 +241,7 @@ class InputBatch:
         try:
             self._layout.second_at[new.row] = new.second_at
             self.pools_tokens[new.row] = new.pools_tokens
-            self._check_tokens(token_ids)
+            _check_tokens(token_ids, self.limits)
             self.sampling.add(new.row, new.sampling, new.num_prompt_tokens, len(token_ids))
         except InvalidRequestError as error:
             self._refuse(RowError(new.row, error.code, str(error), error.status))
@@ -256,13 +265,6 @@ class InputBatch:
         if np.count_nonzero(occupied) != len(rows):
             raise WorkerError("a row is named that is not in the batch")
 
-    def _check_tokens(self, token_ids: Int32) -> None:
-        """Check ids against the vocabulary here too, since the embedding is indexed with them."""
-        if not 0 < len(token_ids) <= self.limits.max_model_len:
-            raise InvalidRequestError(f"a sequence has 1 to {self.limits.max_model_len} tokens")
-        if token_ids.min() < 0 or token_ids.max() >= self.limits.vocab_size:
-            raise InvalidRequestError(f"token ids must be from 0 to {self.limits.vocab_size - 1}")
-
     def _check_progress(self, step: int, rows: Index, num_new: Int32, ends: Int32) -> None:
         # A row can compute no further than its known tokens and its blocks; without blocks, all or nothing.
         room = self.num_tokens[rows]
@@ -277,3 +279,11 @@ class InputBatch:
                 f"step {step}: row {rows[i]} would compute up to token {ends[i]}, but has "
                 f"{self.num_tokens[rows[i]]} tokens and {self.blocks.num_blocks[rows[i]]} blocks"
             )
+
+
+def _check_tokens(token_ids: Int32, limits: BatchLimits) -> None:
+    """Check ids against the vocabulary here too, since the embedding is indexed with them."""
+    if not 0 < len(token_ids) <= limits.max_model_len:
+        raise InvalidRequestError(f"a sequence has 1 to {limits.max_model_len} tokens")
+    if token_ids.min() < 0 or token_ids.max() >= limits.vocab_size:
+        raise InvalidRequestError(f"token ids must be from 0 to {limits.vocab_size - 1}")

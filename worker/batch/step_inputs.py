@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import NamedTuple
 
 import numpy as np
@@ -47,6 +48,12 @@ class StepInputs(NamedTuple):
     def tensors(self) -> list[torch.Tensor]:
         """The token ids, then what there is of the layout for attention, in order."""
         return [self.token_ids, *(tensor for tensor in self.meta if tensor is not None)]
+
+    def layout_of(self, tensors: Iterable[torch.Tensor]) -> AttentionMetadata:
+        """Return the layout with others in place of its tensors, in order."""
+        others = iter(tensors)
+        names = (name for name, tensor in self.meta._asdict().items() if tensor is not None)
+        return self.meta._replace(**dict(zip(names, others, strict=True)))
 
     def layout(self) -> LayoutColumns[Array]:
         """The layout columns of a decode step, [R] each."""

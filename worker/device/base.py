@@ -105,6 +105,10 @@ class Device(ABC):
             width: at most L.
         """
 
+    def pages(self, shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
+        """Return new memory of the device; where that is possible, taken only as it is first written."""
+        return self.empty(shape, dtype)
+
     @abstractmethod
     def host_pages(self, shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
         """Return zeroed host memory that move_blocks can access.

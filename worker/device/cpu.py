@@ -51,6 +51,10 @@ class CpuDevice(Device):
         """Return new memory."""
         return torch.empty(shape, dtype=dtype)
 
+    def pages(self, shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
+        """Return zero pages, large ones where the system has them."""
+        return zero_pages(shape, dtype, huge=True)
+
     def fetch(self, tensor: torch.Tensor) -> Array:
         """Return a view."""
         array: Array = tensor.numpy()

@@ -28,6 +28,7 @@ from splitserve.worker.generic.replacement import Replacement
 from splitserve.worker.generic.skeleton import compute_buffers, make_skeleton, refusal
 from splitserve.worker.generic.tracing import Launcher, StepTrace
 from splitserve.worker.kv_cache.layout import KVCache
+from splitserve.worker.layers.adapters.adapters import Adapters
 from splitserve.worker.layers.context import LayerContext
 from splitserve.worker.ops.decode import Recording
 from splitserve.worker.weights.tied_head import has_own_head
@@ -56,6 +57,7 @@ class TransformersModel:
     """
 
     is_recordable = True
+    adapters: Adapters | None = None
 
     def __init__(self, ctx: LayerContext, config: ModelConfig) -> None:
         _check_placement(ctx, config)

@@ -37,6 +37,9 @@ def ladder(max_rows: int) -> list[int]:
 class CudaGraphs:
     """Runs decode steps from captured graphs; see worker.batch.step_graphs. Single-threaded.
 
+    A size is captured again for steps with rows that have an adapter, so that others pay nothing: under the
+    negative of its number.
+
     The graphs share one memory pool: they never run concurrently, and what outlives a step is in the
     model's workspace. The largest size is captured first, so the others fit in the pool. All are dropped when
     the workspace moves, so it is best if the largest steps come first. Once a capture runs out of memory,
@@ -72,6 +75,7 @@ class CudaGraphs:
         self._sizes = ladder(min(max_rows, MAX_GRAPH_ROWS, len(batch.num_tokens)))
         self._ones = np.ones(self._sizes[-1], "<i4").tobytes()
         self._graphs: dict[int, CudaGraph] = {}
+        self._adapted_sizes = [-size for size in self._sizes] if batch.limits.num_adapters else []
         self._generation = 0
         self._has_room = True
         num_places = len(batch.num_tokens) + 1
@@ -121,7 +125,8 @@ class CudaGraphs:
         return len(step.rows) == num_bytes and step.num_tokens == self._ones[:num_bytes]
 
     def _size_of(self, step: SchedulerOutput) -> int:
-        return self._sizes[bisect_left(self._sizes, len(step.num_tokens) // 4)]
+        size = self._sizes[bisect_left(self._sizes, len(step.num_tokens) // 4)]
+        return -size if self._batch.adapters.are_used else size
 
     @torch.inference_mode()
     def prepare_ahead(self) -> bool:
@@ -133,7 +138,9 @@ class CudaGraphs:
         if self._batch.occupied.any():
             return False
         self._drop_outdated()
-        missing = [size for size in self._sizes if size not in self._graphs]
+        # The last one first.
+        wanted = (*reversed(self._adapted_sizes), *self._sizes)
+        missing = [size for size in wanted if size not in self._graphs]
         return bool(missing) and self._capture(missing[-1])
 
     def _graph(self, size: int) -> CudaGraph | None:
@@ -164,7 +171,7 @@ class CudaGraphs:
         return self._has_room
 
     def _make(self, size: int) -> CudaGraph:
-        step = CudaStep(self._last_drawn, self._block_tables, size)
+        step = CudaStep(self._last_drawn, self._block_tables, abs(size), has_adapters=size < 0)
         caches = list(self._kv_caches)
         return CudaGraph(self._placement, self._model, caches, step)
 
@@ -176,7 +183,7 @@ class CudaGraphs:
         except RuntimeError as error:
             if not is_out_of_memory(error):
                 raise
-            captured, of = len(self._graphs), len(self._sizes)
+            captured, of = len(self._graphs), len(self._sizes) + len(self._adapted_sizes)
             log_event(
                 logger, logging.WARNING, "graphs_incomplete", captured=captured, of=of, detail=str(error)
             )

@@ -44,7 +44,14 @@ class CudaStep:
         drawn: int32 [B], valid after draw(); -1 where the logits hold a NaN.
     """
 
-    def __init__(self, last_drawn: torch.Tensor, block_tables: torch.Tensor, num_rows: int) -> None:
+    def __init__(
+        self,
+        last_drawn: torch.Tensor,
+        block_tables: torch.Tensor,
+        num_rows: int,
+        *,
+        has_adapters: bool = False,
+    ) -> None:
         """Allocate the tensors, filled with padding.
 
         Args:
@@ -52,6 +59,7 @@ class CudaStep:
             block_tables: int32 [B or more, blocks of the longest row], zero at first, shared by all sizes:
                 steps never run concurrently, and 512 rows of 128k tokens take 16 MiB.
             num_rows: B.
+            has_adapters: some rows may have one.
         """
         self._num_rows = num_rows
         self.last_drawn = last_drawn
@@ -74,6 +82,7 @@ class CudaStep:
             block_tables=block_tables[:num_rows],
             cu_seqlens_q=torch.arange(num_rows + 1, dtype=torch.int32, device=device),
             seq_lens=self._layout.seq_lens,
+            adapters=self._draw.adapters if has_adapters else None,
         )
         self.drawn = torch.zeros(num_rows, dtype=torch.int32, device=device)
 
@@ -83,7 +92,7 @@ class CudaStep:
         values = (
             *inputs.layout(),
             *(column[rows] for column in batch.sampling.columns),
-            *DrawColumns(positions=batch.num_tokens[rows], places=rows + 1),
+            *DrawColumns(batch.num_tokens[rows], rows + 1, batch.adapters.column[rows]),
         )
         count = len(rows)
         for host, column, new in zip(self._host, _COLUMNS, values, strict=True):

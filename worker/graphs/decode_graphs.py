@@ -105,8 +105,9 @@ class DecodeGraph:
 class DecodeGraphs:
     """Runs decode steps from recordings; single-threaded.
 
-    A step runs eagerly the first time its number of rows occurs and is recorded the second time. All
-    recordings are dropped when the model's buffers move.
+    A step runs eagerly the first time its number of rows occurs and is recorded the second time; with rows in
+    the batch that have an adapter it is another recording, so that others pay nothing. All recordings are
+    dropped when the model's buffers move.
 
     Implements the interface in worker.batch.step_graphs.
     """
@@ -135,8 +136,8 @@ class DecodeGraphs:
         self._max_rows = min(max_rows, MAX_GRAPH_ROWS, batch.limits.max_num_seqs)
         width = batch.blocks.table.shape[1]
         self._block_tables = torch.empty((self._max_rows, width), dtype=torch.int32)
-        # Keyed by the length in bytes of the message's rows column.
-        self._graphs: dict[int, DecodeGraph] = {}
+        # Keyed by the length in bytes of the message's rows column, and whether there are adapters.
+        self._graphs: dict[tuple[int, bool], DecodeGraph] = {}
         self._generation = 0
 
     def prepare_ahead(self) -> bool:
@@ -152,7 +153,7 @@ class DecodeGraphs:
         if self._generation != self._model.workspace.generation:
             self._graphs.clear()
             self._generation = self._model.workspace.generation
-        graph = self._graphs.get(len(step.rows))
+        graph = self._graphs.get((len(step.rows), self._batch.adapters.are_used))
         if graph is None:
             self._note(step)
             return None
@@ -170,5 +171,8 @@ class DecodeGraphs:
         """Arrange for the next step of this size to be recorded, if it can be."""
         num_rows, rest = divmod(len(step.rows), 4)
         if rest == 0 and 0 < num_rows <= self._max_rows:
-            decode_step = DecodeStep(self._batch, self._block_tables[:num_rows], self._group)
-            self._graphs[len(step.rows)] = DecodeGraph(self._model, self._kv_caches, decode_step)
+            has_adapters = self._batch.adapters.are_used
+            tables = self._block_tables[:num_rows]
+            decode_step = DecodeStep(self._batch, tables, self._group, has_adapters=has_adapters)
+            key = len(step.rows), has_adapters
+            self._graphs[key] = DecodeGraph(self._model, self._kv_caches, decode_step)

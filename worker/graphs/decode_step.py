@@ -26,13 +26,21 @@ class DecodeStep:
         drawn: int32 [R], valid after draw(); -1 where the logits hold a NaN.
     """
 
-    def __init__(self, batch: InputBatch, block_tables: torch.Tensor, group: RankGroup | None) -> None:
+    def __init__(
+        self,
+        batch: InputBatch,
+        block_tables: torch.Tensor,
+        group: RankGroup | None,
+        *,
+        has_adapters: bool = False,
+    ) -> None:
         """Allocate the other inputs and outputs.
 
         Args:
             batch: the rows to decode; its columns never move.
             block_tables: int32 [R, as wide as the batch's]; in use from lay_out() to the end of the step.
             group: the ranks that shard each layer; None if this rank holds all of it. Rank 0 samples.
+            has_adapters: some rows may have one.
         """
         self._group = group
         # Ranks that do not sample have no matchers.
@@ -43,6 +51,7 @@ class DecodeStep:
         self._rows, self._drawn = _ints(num_rows), _ints(num_rows)
         layout = LayoutColumns[torch.Tensor](*_tensors(allocate(LayoutColumns[Array], num_rows)))
         self._tensors = StepTensors(layout, block_tables, _ints(2))
+        self._adapter_column = torch.from_numpy(batch.adapters.column) if has_adapters else None
         self._columns = BatchColumns[torch.Tensor](*_tensors(batch.columns))
         self._meta = AttentionMetadata(
             positions=layout.positions,
@@ -50,6 +59,7 @@ class DecodeStep:
             block_tables=block_tables,
             cu_seqlens_q=torch.arange(num_rows + 1, dtype=torch.int32),
             seq_lens=layout.seq_lens,
+            adapters=_ints(num_rows) if has_adapters else None,
         )
         self._sampling = list(_tensors(batch.sampling.columns))
         gathered = allocate(SamplingColumns[Array], num_rows)
@@ -82,6 +92,8 @@ class DecodeStep:
         """
         limits = self._batch.limits
         decode_inputs(self._rows, self._columns, self._tensors, limits.block_size, limits.max_model_len)
+        if self._meta.adapters is not None and self._adapter_column is not None:
+            take_rows(self._meta.adapters, self._adapter_column, self._rows)
         return self._tensors.layout.token_ids, self._meta
 
     def set_masks(self, masks: RowMasks) -> None:

@@ -7,6 +7,7 @@ from typing import NamedTuple
 from splitserve.engine_core.checkpoint.config.model_config import ModelConfig
 from splitserve.worker.attention.base import AttentionBackend
 from splitserve.worker.device.workspace import Workspace
+from splitserve.worker.layers.adapters.adapters import Adapters
 from splitserve.worker.layers.weight_plan import WeightPlan
 from splitserve.worker.ops.interface import Kernels
 from splitserve.worker.ops.matrix import Matrix
@@ -25,6 +26,7 @@ class LayerContext(NamedTuple):
         ops: the device's kernels for everything else.
         group: the ranks that shard each layer; None if this one holds all of it.
         stage: pipeline stage of this rank; None if it holds all layers.
+        adapters: where linear layers are changed; None if there are no adapters.
     """
 
     plan: WeightPlan
@@ -33,6 +35,7 @@ class LayerContext(NamedTuple):
     ops: Kernels[Matrix]
     group: RankGroup | None = None
     stage: Stage | None = None
+    adapters: Adapters | None = None
 
     def share(self, total: int) -> range:
         """Return which of `total` rows or units this rank holds."""

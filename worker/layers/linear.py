@@ -12,6 +12,7 @@ from typing import NamedTuple
 
 import torch
 
+from splitserve.worker.layers.adapters.adapted_layer import AdaptedLayer, AdaptedShape
 from splitserve.worker.layers.context import LayerContext
 from splitserve.worker.layers.parameter import DenseParameter, HeadPairs, PackedParameter, Part
 from splitserve.worker.layers.weight_plan import WeightPlan
@@ -60,11 +61,13 @@ class ColumnLinear:
         self._workspace = ctx.workspace
         self._role = role
         self._weight, self._bias = _declare(ctx.plan, sources, spec)
+        self._deltas = _Deltas(ctx, sources, spec)
 
     def __call__(self, x: torch.Tensor) -> torch.Tensor:
-        """Return x W^T + b in this layer's buffer."""
+        """Return x W^T + b, and what adapters add, in this layer's buffer."""
         out = self._workspace.take_spaced(self._role, x.shape[0], self._weight.shape[0])
         self._ops.linear(out, x, self._weight.weight, self._bias.tensor if self._bias else None)
+        self._deltas.add(out, x)
         return out
 
 
@@ -83,14 +86,16 @@ class RowLinear:
         self._workspace = ctx.workspace
         self._role = role
         self._weight, self._bias = _declare(ctx.plan, [source], spec)
+        self._deltas = _Deltas(ctx, [source], spec)
 
     def __call__(self, x: torch.Tensor) -> torch.Tensor:
-        """Return x W^T + b in this layer's buffer."""
+        """Return x W^T + b, and what adapters add, in this layer's buffer."""
         count, width = x.shape[0], self._weight.shape[0]
         out = self._workspace.take(self._role, count, width)
         bias = self._bias.tensor if self._bias else None
         if self._group is None:
             self._ops.linear(out, x, self._weight.weight, bias)
+            self._deltas.add(out, x)
             return out
         # Rounded once, after the sum, as on a single rank.
         self._group.sum_into(out, self.partial("partial_sums", x), bias)
@@ -100,6 +105,7 @@ class RowLinear:
         """Return this rank's part of x W^T, float32, in the buffer of that role."""
         partial = self._workspace.take(role, x.shape[0], self._weight.shape[0], torch.float32)
         self._ops.linear(partial, x, self._weight.weight)
+        self._deltas.add(partial, x)
         return partial
 
 
@@ -127,6 +133,27 @@ class WholeLinear:
         out = self._workspace.take(self._role, x.shape[0], self._weight.shape[0], dtype)
         self._ops.linear(out, x, self._weight.weight, self._bias.tensor if self._bias else None)
         return out
+
+
+class _Deltas:
+    """What adapters add to the outputs of one or more checkpoint layers side by side."""
+
+    def __init__(self, ctx: LayerContext, sources: Sequence[Source], spec: LinearSpec) -> None:
+        self._adapters = ctx.adapters
+        self._parts: list[tuple[AdaptedLayer, range]] = []
+        if ctx.adapters is None:
+            return
+        first = 0
+        for name, out_features, taken, pairs in sources:
+            shape = AdaptedShape(spec.in_features, out_features, spec.inputs, taken, pairs)
+            columns = range(first, first + shape.num_outputs)
+            self._parts.append((ctx.adapters.declare(name, shape), columns))
+            first = columns.stop
+
+    def add(self, out: torch.Tensor, x: torch.Tensor) -> None:
+        """Add them for the rows x [T, K] to out [T, N], which is float32 for a part of a sum."""
+        if self._adapters is not None:
+            self._adapters.add(out, x, self._parts)
 
 
 def _declare(

@@ -10,6 +10,7 @@ import torch
 from splitserve.worker.attention.metadata import AttentionMetadata
 from splitserve.worker.device.workspace import Workspace
 from splitserve.worker.kv_cache.layout import KVCache
+from splitserve.worker.layers.adapters.adapters import Adapters
 
 
 class Model(Protocol):
@@ -21,6 +22,7 @@ class Model(Protocol):
             layer, on this rank.
         num_params: parameter count, tied weights counted once.
         workspace: its activation buffers.
+        adapters: where adapters change it; None if there are none.
         is_recordable: a forward pass can be recorded: it runs the same kernels on the same memory for other
             tokens in as many rows.
     """
@@ -30,6 +32,7 @@ class Model(Protocol):
     head_dim: int
     num_params: int
     workspace: Workspace
+    adapters: Adapters | None
     is_recordable: bool
 
     def forward(

@@ -46,6 +46,7 @@ class Decoder:
             for rope in dict.fromkeys(config.ropes)
             if rope is not None
         }
+        self.adapters = ctx.adapters
         self._boundary = boundary = StageBoundary(ctx, config.hidden_size)
         layers = boundary.layers(config.num_layers)
         self.num_layers = len(layers)
@@ -74,6 +75,8 @@ class Decoder:
         outputs: torch.Tensor | None = None,
     ) -> torch.Tensor | None:
         """Return final hidden states [S, H], or None; see models.base.Model.forward."""
+        if self.adapters is not None:
+            self.adapters.begin(meta.adapters)
         delta: torch.Tensor | None = None
         if self._embedding is not None:
             residual = self._embedding(token_ids)
@@ -83,6 +86,8 @@ class Decoder:
             midway = layer.attend(delta, residual, meta, kv_cache)
             if layer is self._layers[-1] and outputs is not None and self._boundary.is_last:
                 midway = Midway(*(part[outputs] for part in midway))
+                if self.adapters is not None:
+                    self.adapters.narrow(outputs)
             residual, delta = midway.residual, layer.finish(midway)
         assert delta is not None
         if self._boundary.is_last:

@@ -11,6 +11,7 @@ from splitserve.engine_core.checkpoint.config.model_config import ModelConfig
 from splitserve.engine_core.checkpoint.config.rope_config import RopeConfig
 from splitserve.worker.attention.metadata import AttentionMetadata
 from splitserve.worker.kv_cache.layout import KVCache
+from splitserve.worker.layers.adapters.adapters import Adapters
 from splitserve.worker.layers.classifier_head import ClassifierHead
 from splitserve.worker.layers.context import LayerContext
 from splitserve.worker.layers.embedding import Embedding
@@ -43,6 +44,7 @@ class Encoder:
 
     # There are no decode steps.
     is_recordable = False
+    adapters: Adapters | None = None
 
     def __init__(self, ctx: LayerContext, config: ModelConfig, traits: EncoderTraits) -> None:
         # Layers with the same parameters share one table.

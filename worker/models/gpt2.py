@@ -36,6 +36,7 @@ class GPT2:
     is_recordable = True
 
     def __init__(self, ctx: LayerContext, config: ModelConfig) -> None:
+        self.adapters = ctx.adapters
         self._boundary = boundary = StageBoundary(ctx, config.hidden_size)
         layers = boundary.layers(config.num_layers)
         self.num_layers = len(layers)
@@ -61,6 +62,8 @@ class GPT2:
         outputs: torch.Tensor | None = None,
     ) -> torch.Tensor | None:
         """Return final hidden states [S, H], or None; see models.base.Model.forward."""
+        if self.adapters is not None:
+            self.adapters.begin(meta.adapters)
         if self._embedding is not None:
             residual = self._embedding(token_ids)
             # The first norm adds the positions to the residual, like any other delta.
@@ -71,6 +74,8 @@ class GPT2:
             attended = layer.attend(delta, residual, meta, kv_cache)
             if layer is self._layers[-1] and outputs is not None and self._boundary.is_last:
                 attended, residual = attended[outputs], residual[outputs]
+                if self.adapters is not None:
+                    self.adapters.narrow(outputs)
             delta = layer.finish(attended, residual)
         if self._boundary.is_last:
             return self._norm.add(delta, residual)

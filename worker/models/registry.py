@@ -11,11 +11,13 @@ import msgspec
 import torch
 
 from splitserve.engine_core.checkpoint.config.model_config import ModelConfig
+from splitserve.engine_core.checkpoint.gguf.gguf_file import is_gguf
 from splitserve.engine_core.errors import ConfigError
 from splitserve.engine_core.process.logs import log_event
 from splitserve.worker.attention.base import AttentionBackend
 from splitserve.worker.device.base import Device
 from splitserve.worker.device.workspace import Workspace
+from splitserve.worker.layers.adapters.adapters import AdapterLimits, Adapters
 from splitserve.worker.layers.context import LayerContext
 from splitserve.worker.layers.embedding import HEAD
 from splitserve.worker.layers.weight_plan import WeightPlan
@@ -30,6 +32,32 @@ from splitserve.worker.weights.tied_head import has_own_head
 logger = logging.getLogger(__name__)
 
 
+class ModelUses(NamedTuple):
+    """What is asked of a model.
+
+    Attributes:
+        has_head: it has an output head of its own, unless it is tied; without one only hidden states are
+            asked of it.
+        makes_text: its tokens are sampled.
+        num_adapters: adapters in memory at once that may change it; 0 for none.
+        max_rank: of an adapter.
+    """
+
+    has_head: bool = True
+    makes_text: bool = True
+    num_adapters: int = 0
+    max_rank: int = 0
+
+    @property
+    def adapter_limits(self) -> AdapterLimits:
+        """Of its adapters."""
+        return AdapterLimits(self.num_adapters, self.max_rank)
+
+
+TEXT = ModelUses()
+"""Text, without adapters."""
+
+
 class Family(NamedTuple):
     """How to build the models of one family.
 
@@ -37,19 +65,21 @@ class Family(NamedTuple):
         build: declares the layers and their weights.
         prefix: prefix of tensor names that a checkpoint of the bare model omits.
         embedding: name of the token embedding, which the output head may share; "" if only the model knows.
+        takes_adapters: its linear layers may be changed by adapters.
         check: of a model whose weights are there, whether it computes what it should.
     """
 
     build: Callable[[LayerContext, ModelConfig], Model]
     prefix: str
     embedding: str
+    takes_adapters: bool = False
     check: Callable[[Model, ModelConfig, AttentionBackend], None] | None = None
 
 
 FAMILIES = {
-    "decoder": Family(decoder.build, decoder.PREFIX, decoder.EMBEDDING),
-    "gpt2": Family(gpt2.build, gpt2.PREFIX, gpt2.EMBEDDING),
-    "transformers": Family(transformers_backend.build, "", "", transformers_backend.check),
+    "decoder": Family(decoder.build, decoder.PREFIX, decoder.EMBEDDING, takes_adapters=True),
+    "gpt2": Family(gpt2.build, gpt2.PREFIX, gpt2.EMBEDDING, takes_adapters=True),
+    "transformers": Family(transformers_backend.build, "", "", check=transformers_backend.check),
     # Their names differ, see EncoderTraits.
     "encoder": Family(encoder.build, "", ""),
 }
@@ -82,6 +112,25 @@ def _prediction_layers(config: ModelConfig, prefix: str) -> list[str]:
     return [f"{prefix}layers.{i}." for i in range(config.num_layers, end)]
 
 
+def check_takes_adapters(config: ModelConfig, *, makes_text: bool) -> None:
+    """Refuse a model that adapters cannot change.
+
+    Raises:
+        ConfigError: names the architecture.
+    """
+    if config.family == "transformers":
+        what = f"{config.architecture} in the layers of the transformers library"
+    elif not FAMILIES[config.family].takes_adapters:
+        what = config.architecture
+    elif not makes_text:
+        what = "a model that makes embeddings, scores or classes"
+    elif is_gguf(Path(config.path)):
+        what = "a GGUF file, whose layers have another order"
+    else:
+        return
+    raise ConfigError(f"adapters (--lora, --lora-dir) are not served with {what}")
+
+
 def load_model(
     config: ModelConfig,
     dtype: torch.dtype,
@@ -89,8 +138,7 @@ def load_model(
     progress: Progress,
     quantization: str = "none",
     loader: Loader = load_weights,
-    *,
-    has_head: bool = True,
+    uses: ModelUses = TEXT,
 ) -> Model:
     """Check the checkpoint against the config, then load its weights.
 
@@ -101,18 +149,18 @@ def load_model(
         progress: called with (loaded_bytes, total_bytes) from this thread, first with (0, total_bytes).
         quantization: "none", "int8", "int4" or "w8a8"; dtype is bfloat16 unless it is "none".
         loader: fills the weights.
-        has_head: the model has an output head of its own, unless it is tied; without one only hidden states
-            are asked of it.
+        uses: what is asked of it.
 
     Raises:
-        ConfigError: the model cannot be sharded over this many ranks, or the device cannot compute it.
+        ConfigError: the model cannot be sharded over this many ranks, the device cannot compute it, or it
+            takes no adapters.
         ModelLoadError: names the file and tensor that is missing, has the wrong shape or is damaged; raised
             before the weights are allocated, unless a file is truncated while it is read.
     """
     device, backend, mesh = placement
     family = FAMILIES[config.family]
     prefix = family.prefix if config.encoder is None else config.encoder.prefix
-    if not has_head:
+    if not uses.has_head:
         # No checkpoint has to have a head that nobody uses, and none that it has is read.
         config = msgspec.structs.replace(config, tie_word_embeddings=True)
     elif config.tie_word_embeddings and has_own_head(Path(config.path), family.embedding, prefix):
@@ -125,19 +173,28 @@ def load_model(
     if config.num_prediction_layers:
         ignored += _prediction_layers(config, prefix)
     workspace = Workspace(dtype, device.torch_device)
+    adapters = None
+    if uses.num_adapters:
+        check_takes_adapters(config, makes_text=uses.makes_text)
+        adapters = Adapters(uses.adapter_limits, device.ops, workspace)
     if mesh.group is not None:
         check_shares(config, mesh.group.size, quantization)
     if mesh.stage is not None:
         check_stages(config, mesh.stage.count)
         whole = WeightPlan(prefix)
-        family.build(LayerContext(whole, workspace, backend, device.ops), config)
+        everything = adapters and Adapters(uses.adapter_limits, device.ops, workspace)
+        family.build(LayerContext(whole, workspace, backend, device.ops, adapters=everything), config)
+        if adapters is not None and everything is not None:
+            adapters.names = everything.names
         # Tensors of other stages are expected too.
         ignored += whole.names
     plan = WeightPlan(prefix, ignored, FORMS[quantization], config.quantization)
-    model = family.build(LayerContext(plan, workspace, backend, device.ops, *mesh), config)
+    model = family.build(LayerContext(plan, workspace, backend, device.ops, *mesh, adapters), config)
     if mesh.stage is not None:
         model.num_params = whole.num_params
     loader(config.path, plan, dtype, device, progress)
+    if adapters is not None:
+        adapters.allocate(dtype, device)
     if family.check is not None:
         family.check(model, config, backend)
     return model

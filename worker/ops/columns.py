@@ -123,10 +123,12 @@ class DrawColumns(NamedTuple, Generic[ColumnT]):
     Attributes:
         positions: of the token to be drawn.
         places: the row's in CudaStep.last_drawn.
+        adapters: slot of its adapter, -1 for none.
     """
 
     positions: ColumnT = _column(np.int64, initial=1)
     places: ColumnT = _column(np.int64)
+    adapters: ColumnT = _column(np.int32, initial=-1)
 
 
 class NgramColumns(NamedTuple, Generic[ColumnT]):

@@ -21,6 +21,7 @@ from splitserve.engine_core.executor.simulated.worker import SimulatedWorker
 from splitserve.engine_core.ipc.worker_messages import (
     CompileGrammar,
     FromWorkerMessage,
+    LoadAdapter,
     SchedulerOutput,
 )
 
@@ -127,6 +128,10 @@ class SimulatedExecutor(Executor):
     def compile(self, message: CompileGrammar) -> None:
         """Answer at once."""
         self._reply(self._worker.compile(message), 0.0)
+
+    def load_adapter(self, message: LoadAdapter) -> None:
+        """Answer at once."""
+        self._reply(self._worker.load_adapter(message), 0.0)
 
     def receive(self) -> list[FromWorkerMessage]:
         """Return what is due.

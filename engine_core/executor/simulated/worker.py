@@ -6,6 +6,8 @@ step is also played on a ShadowKV and sent through the wire's encoding.
 
 from __future__ import annotations
 
+from hashlib import sha256
+
 import numpy as np
 import numpy.typing as npt
 
@@ -23,9 +25,11 @@ from splitserve.engine_core.ipc.codec import (
     unpack_int32,
 )
 from splitserve.engine_core.ipc.worker_messages import (
+    AdapterLoaded,
     CompileGrammar,
     GrammarCompiled,
     KVCacheReady,
+    LoadAdapter,
     ModelRunnerOutput,
     NewRow,
     RowError,
@@ -68,6 +72,10 @@ class SimulatedWorker:
     def compile(self, message: CompileGrammar) -> GrammarCompiled:
         """Refuse: made-up tokens follow no grammar."""
         return GrammarCompiled(message.number, "a simulated worker follows no grammar")
+
+    def load_adapter(self, message: LoadAdapter) -> AdapterLoaded:
+        """Take any adapter, without a look at its files: it changes no made-up token."""
+        return AdapterLoaded(message.number, sha256(message.path.encode()).hexdigest())
 
     def execute(
         self, step: SchedulerOutput, failing: frozenset[int] = frozenset(), lacks_memory: bool = False

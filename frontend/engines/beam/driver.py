@@ -135,7 +135,7 @@ class BeamRun:
     def _add_request(
         self, index: int, beam: Beam, sampling: SequenceSampling, timeout_s: float
     ) -> AddRequest:
-        request = self._request
+        request, adapter = self._request, self._served.adapter
         return AddRequest(
             handle=0,  # The host gives it one.
             request_id=f"{request.request_id}-{index}"[:128],
@@ -147,6 +147,8 @@ class BeamRun:
             timeout_s=timeout_s,
             queue_timeout_s=request.queue_timeout_s,
             continues=self._first is not None,
+            adapter="" if adapter is None else adapter.name,
+            adapter_digest="" if adapter is None else adapter.digest,
         )
 
     def _step_sampling(self, *, is_first: bool) -> SequenceSampling:

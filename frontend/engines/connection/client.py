@@ -18,7 +18,14 @@ import zmq
 from splitserve.engine_core.errors import EngineUnavailableError, ProtocolError
 from splitserve.engine_core.ipc.codec import engine_decoder
 from splitserve.engine_core.ipc.curve import ClientKeys
-from splitserve.engine_core.ipc.messages import AddRequest, CallKind, CallResult, Pong, StepOutputs
+from splitserve.engine_core.ipc.messages import (
+    AdaptersChanged,
+    AddRequest,
+    Call,
+    CallResult,
+    Pong,
+    StepOutputs,
+)
 from splitserve.engine_core.process.kill_points import reach
 from splitserve.engine_core.process.logs import log_event
 from splitserve.frontend.engines.connection.calls import SHUTTING_DOWN, PendingCalls
@@ -37,6 +44,7 @@ class EngineClient:
     Attributes:
         on_change: called when the session's state has changed or the engine has restarted.
         protocol_errors: frames that were not a valid message.
+        adapters: what the engine told last of its adapters; None if it has none.
     """
 
     def __init__(
@@ -58,6 +66,7 @@ class EngineClient:
         self.session = session
         self.on_change: Callable[[], None] = _ignore
         self.protocol_errors = 0
+        self.adapters: AdaptersChanged | None = None
         self._socket = EngineSocket(context, session.address, keys, allow_insecure_tcp=allow_insecure_tcp)
         self._closed = False
         self._calls = PendingCalls(session.address)
@@ -151,17 +160,15 @@ class EngineClient:
         assert isinstance(answer, Pong)
         return answer
 
-    async def call(
-        self, kind: CallKind, timeout_s: float, request_ids: Sequence[str] = (), tenant: str = ""
-    ) -> CallResult:
-        """Make a utility call; request ids are for EXPLAIN_REQUESTS.
+    async def call(self, call: Call, timeout_s: float) -> CallResult:
+        """Make a utility call; its call_id is set here. The result may say that its arguments are refused.
 
         Raises:
             EngineUnavailableError: no reply in time, or the engine is not ready for calls.
         """
-        answer = await self._ask(lambda: self.session.call(kind, request_ids, tenant), timeout_s)
+        answer = await self._ask(lambda: self.session.call(call), timeout_s)
         assert isinstance(answer, CallResult)
-        if not answer.ok:
+        if not answer.ok and answer.status >= 500:
             raise EngineUnavailableError(answer.message)
         return answer
 
@@ -189,6 +196,8 @@ class EngineClient:
             return
         if isinstance(message, StepOutputs):
             reach("frontend.outputs_received")
+        elif isinstance(message, AdaptersChanged):
+            self.adapters = message
         self._calls.settle(message)
 
     def on_wakeup(self) -> None:

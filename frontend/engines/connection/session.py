@@ -36,6 +36,8 @@ import enum
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 
+import msgspec
+
 from splitserve.engine_core.errors import (
     ContextLengthError,
     EngineUnavailableError,
@@ -45,9 +47,9 @@ from splitserve.engine_core.errors import (
 from splitserve.engine_core.ipc.messages import (
     MAX_HANDLES,
     Abort,
+    AdaptersChanged,
     AddRequest,
     Call,
-    CallKind,
     CallResult,
     Draining,
     EngineMessage,
@@ -173,7 +175,7 @@ class EngineSession:
                     self.state = EngineState.RECOVERING
             case HandOver():
                 self._receive_hand_over(message)
-            case CallResult():
+            case CallResult() | AdaptersChanged():
                 pass
 
     def garbled(self) -> None:
@@ -237,10 +239,10 @@ class EngineSession:
         self.outbox.append(Ping(nonce))
         return nonce
 
-    def call(self, kind: CallKind, request_ids: Sequence[str] = (), tenant: str = "") -> int:
-        """Send a utility call and return its call_id, which the CallResult repeats."""
+    def call(self, call: Call) -> int:
+        """Send a utility call under a call_id of its own, which the CallResult repeats; return that."""
         call_id = self.next_handle()
-        self.outbox.append(Call(call_id, kind, list(request_ids), tenant))
+        self.outbox.append(msgspec.structs.replace(call, call_id=call_id))
         return call_id
 
     # --- inside ---

@@ -6,14 +6,19 @@ import secrets
 
 from splitserve.engine_core.ipc.codec import pack_int32
 from splitserve.engine_core.ipc.messages import AddRequest
+from splitserve.engine_core.ipc.wire import AdapterInfo
 from splitserve.engine_core.sequence_sampling import MAX_SEED
 from splitserve.frontend.engines.generation import GenerationRequest
 
 
-def split_request(request: GenerationRequest) -> list[AddRequest]:
+def split_request(request: GenerationRequest, adapter: AdapterInfo | None = None) -> list[AddRequest]:
     """Return the n requests that the engine runs, with seeds seed, seed + 1 and so on (modulo 2**64).
 
     A random seed is used if the client gave none. Stop strings stay here; prompt logprobs are requested once.
+
+    Args:
+        request: of a client.
+        adapter: that changes the model; None for none.
     """
     sampling = request.sampling
     seed = secrets.randbits(64) if sampling.seed is None else sampling.seed
@@ -37,6 +42,8 @@ def split_request(request: GenerationRequest) -> list[AddRequest]:
             continues=request.continues,
             second_at=request.second_at,
             pools_tokens=request.pools_tokens,
+            adapter="" if adapter is None else adapter.name,
+            adapter_digest="" if adapter is None else adapter.digest,
         )
         for index in range(sampling.n)
     ]

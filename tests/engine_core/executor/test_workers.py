@@ -304,7 +304,7 @@ def test_no_file_is_left_once_the_worker_is_connected(make_bench: MakeBench) -> 
     assert not os.path.exists(os.path.dirname(address.removeprefix("ipc://")))
 
 
-# Several workers do not speculate.
+# Several workers do not speculate, nor does one with adapters.
 @pytest.mark.parametrize(
     "changes",
     [
@@ -314,7 +314,7 @@ def test_no_file_is_left_once_the_worker_is_connected(make_bench: MakeBench) -> 
             "speculate": "none",
             "speculative_config": "",
         },
-        {"tensor_parallel_size": 1, "pipeline_parallel_size": 1},
+        {"tensor_parallel_size": 1, "pipeline_parallel_size": 1, "lora": [], "lora_dir": ""},
     ],
     ids=["several", "one"],
 )

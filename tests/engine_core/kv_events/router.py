@@ -97,7 +97,7 @@ class Router:
         return len(token_ids) // block_size
 
     def _store(self, event: BlockStored) -> None:
-        assert (event.lora_id, event.lora_name) == (None, None)
+        assert event.lora_id is None
         size, count = event.block_size, len(event.block_hashes)
         assert count > 0
         assert len(event.token_ids) == size * count

@@ -16,6 +16,7 @@ from splitserve.engine_core.ipc.worker_messages import (
     CompileGrammar,
     FromWorkerMessage,
     KVCacheReady,
+    LoadAdapter,
     LoadProgress,
     ModelRunnerOutput,
     SchedulerOutput,
@@ -53,6 +54,9 @@ class RecordingExecutor(Executor):
 
     def compile(self, message: CompileGrammar) -> None:
         """No grammar is asked for while an engine starts."""
+
+    def load_adapter(self, message: LoadAdapter) -> None:
+        """Nor an adapter."""
 
     def receive(self) -> list[FromWorkerMessage]:
         return []

@@ -19,4 +19,6 @@ def _other(each: Declared) -> object:
         return next(choice for choice in setting.choices if choice != each.default)
     if setting.low is not None and setting.high is not None:
         return each.type(setting.high if each.default != setting.high else setting.low)
-    return '{"method": "ngram"}' if setting.metavar == "JSON" else "other"
+    if setting.metavar == "JSON":
+        return '{"method": "ngram"}'
+    return "other=1" if setting.metavar.startswith("NAME=") else "other"

@@ -28,6 +28,8 @@ NEVER_ANSWERS = {
     ),
     # The engine hears of it from rank 0.
     "failed_on_rank_0",
+    # Answers a call, of which the frontend makes adapter_refused.
+    "adapters_fixed",
     # A frontend numbers its requests itself.
     "duplicate_handle",
     # Scripted by tests.

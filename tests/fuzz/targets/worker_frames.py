@@ -29,6 +29,7 @@ from splitserve.engine_core.ipc.codec import (
 from splitserve.engine_core.ipc.messages import AddRequest
 from splitserve.engine_core.ipc.wire import PROTOCOL_VERSION, TokenLogprobs
 from splitserve.engine_core.ipc.worker_messages import (
+    AdapterLoaded,
     Adopt,
     CompileGrammar,
     Configure,
@@ -36,6 +37,7 @@ from splitserve.engine_core.ipc.worker_messages import (
     GrammarCompiled,
     InitKVCache,
     KVCacheReady,
+    LoadAdapter,
     LoadProgress,
     ModelRunnerOutput,
     NewRow,
@@ -82,6 +84,7 @@ def from_worker_frames() -> list[bytes]:
         encode(WorkerFailed("worker_failed", "it broke")),
         encode(WorkerWaiting(0, 4711, 12)),
         encode(GrammarCompiled(1, "no such rule")),
+        encode(AdapterLoaded(1, "ab" * 32, "no such file")),
     ]
 
 
@@ -99,6 +102,7 @@ def to_worker_frames() -> list[bytes]:
         encode(Shutdown()),
         encode(Adopt(4711)),
         encode(CompileGrammar(1, 'start: "a"')),
+        encode(LoadAdapter(1, 0, "/adapter")),
     ]
 
 

@@ -17,7 +17,7 @@ from splitserve.worker.device.cpu import CpuDevice
 from splitserve.worker.kv_cache.layout import BlockShape, layer_caches
 from splitserve.worker.models.base import Model
 from splitserve.worker.models.placement import Placement
-from splitserve.worker.models.registry import load_model
+from splitserve.worker.models.registry import ModelUses, load_model
 
 BLOCK_SIZE = 8
 NUM_BLOCKS = 96
@@ -52,7 +52,7 @@ class Driver:
             Placement(CpuDevice(), backend),
             lambda loaded, total: None,
             quantization,
-            has_head=has_head,
+            uses=ModelUses(has_head),
         )
         model = self.model
         pieces = 2 if self.config.latent is None else 1

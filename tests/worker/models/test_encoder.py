@@ -19,7 +19,7 @@ from splitserve.worker.attention.metadata import AttentionMetadata
 from splitserve.worker.device.cpu import CpuDevice
 from splitserve.worker.models.base import Model
 from splitserve.worker.models.placement import Placement
-from splitserve.worker.models.registry import load_model
+from splitserve.worker.models.registry import ModelUses, load_model
 from splitserve.worker.parallel.shares import check_stages
 from tests.encoders import KINDS, MAX_LEN, VOCAB_SIZE, make_encoder, reference_states
 
@@ -57,7 +57,9 @@ def prompts(lengths: list[int]) -> list[list[int]]:
 def load(folder: Path, dtype: torch.dtype = torch.float32, quantization: str = "none") -> Model:
     placement = Placement(CpuDevice(), CpuAttention())
     config = read_model_config(folder)
-    return load_model(config, dtype, placement, lambda loaded, total: None, quantization, has_head=False)
+    return load_model(
+        config, dtype, placement, lambda loaded, total: None, quantization, uses=ModelUses(has_head=False)
+    )
 
 
 def run(model: Model, batch: list[list[int]], outputs: list[int] | None = None) -> torch.Tensor:

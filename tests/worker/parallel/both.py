@@ -54,7 +54,9 @@ MakeBoth = Callable[..., Both]
 
 @pytest.fixture(scope="module")
 def make_both(ranks: RankPool) -> MakeBoth:
-    def make(path: Path, num_ranks: int, quantization: str = "none", num_stages: int = 1) -> Both:
+    def make(
+        path: Path, num_ranks: int, quantization: str = "none", num_stages: int = 1, num_adapters: int = 0
+    ) -> Both:
         config = WorkerConfig(
             model=str(path),
             quantization=quantization,
@@ -62,6 +64,8 @@ def make_both(ranks: RankPool) -> MakeBoth:
             max_num_seqs=6,
             max_num_batched_tokens=64,
             block_size=4,
+            lora_dir="/" if num_adapters else "",
+            max_loras=num_adapters or 1,
         )
         single = Worker(config)
         single.load()

@@ -14,7 +14,9 @@ from typing import TypeVar
 import msgspec
 
 from splitserve.engine_core.ipc.worker_messages import (
+    AdapterLoaded,
     KVCacheReady,
+    LoadAdapter,
     ModelRunnerOutput,
     SchedulerOutput,
     WorkerReady,
@@ -43,6 +45,14 @@ class _Execute:
 
     def __call__(self, worker: Worker) -> ModelRunnerOutput:
         return worker.execute(self.step)
+
+
+@dataclass
+class _LoadAdapter:
+    message: LoadAdapter
+
+    def __call__(self, worker: Worker) -> AdapterLoaded:
+        return worker.load_adapter(self.message)
 
 
 @dataclass
@@ -123,6 +133,9 @@ class ParallelWorker:
 
     def init_kv_cache(self, num_blocks: int, num_host_blocks: int = 0) -> KVCacheReady:
         return self.ask(_InitKVCache(num_blocks, num_host_blocks))[0]
+
+    def load_adapter(self, message: LoadAdapter) -> list[AdapterLoaded]:
+        return self.ask(_LoadAdapter(message))
 
     def execute(self, step: SchedulerOutput) -> ModelRunnerOutput:
         outputs = self.ask(_Execute(step))

@@ -9,7 +9,13 @@ from typing import Protocol
 
 from splitserve.engine_core.ipc.codec import pack_int32, unpack_int32
 from splitserve.engine_core.ipc.wire import TokenLogprobs
-from splitserve.engine_core.ipc.worker_messages import ModelRunnerOutput, NewRow, RowError, SchedulerOutput
+from splitserve.engine_core.ipc.worker_messages import (
+    NO_ADAPTER,
+    ModelRunnerOutput,
+    NewRow,
+    RowError,
+    SchedulerOutput,
+)
 from splitserve.engine_core.sequence_sampling import SequenceSampling
 from splitserve.worker.config import WorkerConfig
 
@@ -21,6 +27,7 @@ class Job:
     prompt: list[int]
     sampling: SequenceSampling
     num_outputs: int
+    adapter: int = NO_ADAPTER
     tokens: list[int] = field(default_factory=list)
     logprobs: dict[int, tuple[int, bytes, bytes]] = field(default_factory=dict)
     prompt_logprobs: dict[int, tuple[int, bytes, bytes]] = field(default_factory=dict)
@@ -32,7 +39,7 @@ class Job:
 
     def again(self) -> Job:
         """The same request, not yet run."""
-        return Job(self.prompt, self.sampling, self.num_outputs)
+        return Job(self.prompt, self.sampling, self.num_outputs, self.adapter)
 
 
 @dataclass(slots=True)
@@ -193,6 +200,7 @@ class Driver:
                     num_computed_tokens=running.num_computed,
                     block_ids=pack_int32(running.block_ids),
                     sampling=job.sampling,
+                    adapter=job.adapter,
                 )
             )
 

@@ -11,7 +11,7 @@ import zmq
 
 from splitserve.engine_core.errors import EngineUnavailableError
 from splitserve.engine_core.ipc.codec import encode
-from splitserve.engine_core.ipc.messages import AddRequest, CallKind, Ping
+from splitserve.engine_core.ipc.messages import AddRequest, Call, CallKind, Ping
 from splitserve.engine_core.ipc.wire import ModelInfo
 from splitserve.engine_core.sampling_params import SamplingParams
 from splitserve.frontend.engines.connection.client import EngineClient
@@ -100,13 +100,13 @@ async def test_who_waits_for_an_answer_while_the_client_closes_hears_why(
     async with FakeEngine(addresses[0], model) as engine:
         engine.answers_calls = False
         client.start()
-        question = asyncio.create_task(client.call(CallKind.EXPLAIN_REQUESTS, DEADLINE_S))
+        question = asyncio.create_task(client.call(Call(0, CallKind.EXPLAIN_REQUESTS), DEADLINE_S))
         await asyncio.sleep(0.01)
         await client.close()
         with pytest.raises(EngineUnavailableError, match="shutting down"):
             await question
         with pytest.raises(EngineUnavailableError, match="shutting down"):
-            await client.call(CallKind.EXPLAIN_REQUESTS, DEADLINE_S)
+            await client.call(Call(0, CallKind.EXPLAIN_REQUESTS), DEADLINE_S)
     context.term()
 
 

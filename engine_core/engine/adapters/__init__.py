@@ -1,0 +1,1 @@
+"""Which adapters may requests name, and which of them do the workers have?"""

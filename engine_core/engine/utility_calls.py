@@ -1,0 +1,56 @@
+"""Calls of frontends beside their requests: what is answered at once, and what later."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from splitserve.engine_core.engine.adapters.calls import AdapterCalls
+from splitserve.engine_core.engine.core import EngineCore
+from splitserve.engine_core.errors import SplitServeError
+from splitserve.engine_core.ipc.messages import Call, CallKind, CallResult, EngineMessage
+
+MAX_CALL_IDS = 16
+
+
+class UtilityCalls:
+    """Answers the calls; owned by the busy loop's thread.
+
+    Args:
+        epoch: of the engine.
+        place: returns where an adapter is that a call names; refuses what may not be loaded.
+        post: sends a message to a frontend, if that is still there.
+        post_all: sends one to every frontend.
+
+    Attributes:
+        adapters: answers those that concern adapters.
+    """
+
+    def __init__(
+        self,
+        epoch: int,
+        place: Callable[[str], str],
+        post: Callable[[bytes, EngineMessage], None],
+        post_all: Callable[[EngineMessage], None],
+    ) -> None:
+        self._place = place
+        self._post = post
+        self.adapters = AdapterCalls(epoch, post, post_all)
+
+    def answer(self, identity: bytes, call: Call, engine: EngineCore) -> None:
+        """Do what a frontend asks, and post the result; that of loading an adapter once it is loaded."""
+        match call.kind:
+            case CallKind.EXPLAIN_REQUESTS:
+                requests = engine.explain(call.request_ids[:MAX_CALL_IDS], call.tenant)
+                self._post(identity, CallResult(call.call_id, ok=True, requests=requests))
+            case CallKind.RESET_PREFIX_CACHE:
+                num_blocks = engine.reset_prefix_cache()
+                self._post(identity, CallResult(call.call_id, ok=True, num_blocks=num_blocks))
+            case CallKind.VIEW_ENGINE:
+                view = engine.view(call.tenant)
+                self._post(identity, CallResult(call.call_id, ok=True, view=view))
+            case CallKind.LOAD_ADAPTER | CallKind.UNLOAD_ADAPTER:
+                try:
+                    self.adapters.answer(identity, call, self._place(call.path), engine.adapters)
+                except SplitServeError as error:
+                    result = CallResult(call.call_id, ok=False, message=str(error), status=error.status)
+                    self._post(identity, result)

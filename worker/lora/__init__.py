@@ -1,0 +1,1 @@
+"""How does an adapter get from its files into a slot beside the steps?"""
