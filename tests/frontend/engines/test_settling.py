@@ -21,9 +21,9 @@ def tokenizer_comes(monkeypatch: pytest.MonkeyPatch) -> Iterator[threading.Event
     """Hold every tokenizer back until this is set."""
     comes = threading.Event()
 
-    def load(info: ModelInfo, directory: str) -> ModelAssets:
+    def load(info: ModelInfo, directory: str, chat_template: str) -> ModelAssets:
         assert comes.wait(DEADLINE_S)
-        return load_model_assets(info, directory)
+        return load_model_assets(info, directory, chat_template)
 
     monkeypatch.setattr("splitserve.frontend.engines.assets_cache.load_model_assets", load)
     yield comes
