@@ -26,7 +26,7 @@ export SPLITSERVE_CUDA ?=
 # What was asked for is part of the name, so that asking for something else builds it.
 INSTALLED := $(VENV)/.installed$(SPLITSERVE_CUDA)
 
-.PHONY: serve test test-all coverage soak soak-server fuzz bench compare check gpu-wheels gpu-check gpu-sanitize page-libraries \
+.PHONY: serve test test-all test-half-1 test-half-2 coverage soak soak-server fuzz bench compare check gpu-wheels gpu-check gpu-sanitize page-libraries \
 	page-browser lint types format clean
 
 $(VENV)/.created:
@@ -72,9 +72,17 @@ serve: $(INSTALLED)
 test: $(VENV)/.installed-test
 	$(BIN)/pytest -m 'not slow'
 
-# All tests: about three times as long.
+# All tests: about three times as long. Two halves side by side, then those that start whole servers, by themselves.
 test-all: $(VENV)/.installed-test
-	$(BIN)/pytest
+	$(MAKE) --jobs 2 --output-sync=target test-half-1 test-half-2
+	$(BIN)/pytest -m system
+
+# Without this make's job server, which is not theirs.
+test-half-1:
+	env -u MAKEFLAGS $(BIN)/pytest -m 'not system' tests/worker tests/frontend
+
+test-half-2:
+	env -u MAKEFLAGS $(BIN)/pytest -m 'not system' --ignore tests/worker --ignore tests/frontend
 
 # How much of what decides they cover; counting makes the property tests several times as slow.
 coverage: $(VENV)/.installed-test
