@@ -107,22 +107,24 @@ def test_a_conversation_in_a_terminal(server_url: str, tmp_path: Path) -> None:
     terminal.wait_for(PROMPT)
     terminal.type("first\x1b\rline\r")
     terminal.wait_for(PROMPT)
-    saved = tmp_path / "said.json"
-    terminal.type(f"/save {saved}\r")
-    terminal.wait_for("written to")
-    terminal.type("/nonsense\r")
-    terminal.wait_for("there is no /nonsense")
-    terminal.type("/reset\r")
-    terminal.wait_for("a new conversation")
-    terminal.type(f"/save {tmp_path / 'reset.json'}\r")
-    terminal.wait_for("written to")
+    saved, reset = tmp_path / "said.json", tmp_path / "reset.json"
+    # What is typed before the prompt is there may be lost: the terminal is still in another mode then.
+    for line, said in (
+        (f"/save {saved}", "written to"),
+        ("/nonsense", "there is no /nonsense"),
+        ("/reset", "a new conversation"),
+        (f"/save {reset}", "written to"),
+    ):
+        terminal.type(f"{line}\r")
+        terminal.wait_for(said)
+        terminal.wait_for(PROMPT)
     terminal.type("\x04")
     assert terminal.exit_code() == 0
     messages = json.loads(saved.read_text())
     assert [each["role"] for each in messages] == ["system", "user", "assistant"]
     assert messages[1]["content"] == "first\nline"
     assert len(messages[2]["content"]) > 100
-    assert [each["role"] for each in json.loads((tmp_path / "reset.json").read_text())] == ["system"]
+    assert [each["role"] for each in json.loads(reset.read_text())] == ["system"]
     history = tmp_path / "splitserve" / "chat_history"
     assert "+first\n+line" in history.read_text()
     assert history.stat().st_mode & 0o077 == 0
