@@ -382,7 +382,7 @@ def test_a_wrong_keyword_names_the_near_one(llm: LLM, call: Callable[[LLM], obje
 
 
 def test_a_keyword_near_to_nothing_names_all(llm: LLM) -> None:
-    with pytest.raises(TypeError, match=r"no argument 'zzz'; it takes priority, prompts, "):
+    with pytest.raises(TypeError, match=r"no argument 'zzz'; it takes lora, priority, prompts, "):
         llm.generate("x", zzz=1)  # type: ignore[call-arg]
 
 
