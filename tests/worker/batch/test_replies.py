@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import cast
 
 import msgspec
+import torch
 
 from splitserve.engine_core.config import SHORT_STEP_S
 from splitserve.engine_core.errors import EXIT_OK
@@ -21,6 +22,7 @@ from splitserve.worker.batch.replies import Replies
 from splitserve.worker.config import WorkerConfig
 from splitserve.worker.engine_link import EngineLink
 from splitserve.worker.grammar.compiler import GrammarCompiler
+from splitserve.worker.lora.loader import AdapterLoader
 from splitserve.worker.serving import Serving
 from splitserve.worker.worker import Worker
 
@@ -93,6 +95,7 @@ class Script:
     def __init__(self, *messages: ToWorkerMessage) -> None:
         self._frames = [encode(message) for message in messages]
         self.grammars = GrammarCompiler("", 1, [])
+        self.adapters = AdapterLoader(None, torch.float32)
         self.sent: list[int] = []
         self.sent_before: dict[int, list[int]] = {}
 

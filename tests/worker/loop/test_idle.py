@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+import torch
 
 from splitserve.engine_core.ipc.codec import encode
 from splitserve.engine_core.ipc.wire import ModelInfo
@@ -15,6 +16,7 @@ from splitserve.engine_core.ipc.worker_messages import (
 from splitserve.worker.batch.step_graphs import StepInFlight
 from splitserve.worker.config import WorkerConfig
 from splitserve.worker.grammar.compiler import GrammarCompiler
+from splitserve.worker.lora.loader import AdapterLoader
 from splitserve.worker.serving import Serving
 
 
@@ -33,6 +35,7 @@ class Script:
         self._is_flying = is_flying
         self.log: list[str] = []
         self.grammars = GrammarCompiler("", 1, [])
+        self.adapters = AdapterLoader(None, torch.float32)
 
     def has_message(self) -> bool:
         if self._events[0] == "wait":
