@@ -241,7 +241,7 @@ def _vectors(context: ApiContext) -> list[Operation]:
         vectors(
             path="/pooling",
             name="pooling",
-            summary="Make of texts what the model makes of them",
+            summary="Pool texts into vectors, one for each text or one for each token",
             endpoint=partial(pool, context),
             request=PoolingRequest,
             example={"input": "Once upon a time"},

@@ -91,4 +91,16 @@ class DescribeColumns {
   std::ostringstream text_;
 };
 
+// The columns of a batch, BatchColumns of worker/ops/columns.py, in its order.
+template <typename Visitor, typename Params>
+void visit_batch(Visitor&& column, Params& p) {
+  column("occupied", p.occupied);
+  column("features", p.features);
+  column("tokens", p.tokens);
+  column("num_tokens", p.num_tokens);
+  column("num_computed", p.num_computed);
+  column("num_blocks", p.num_blocks);
+  column("block_table", p.block_table);
+}
+
 }  // namespace splitserve

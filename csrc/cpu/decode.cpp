@@ -36,18 +36,7 @@ struct DecodeParams {
   int64_t block_size, max_len;
 };
 
-// The columns of both structs in the order of worker/ops/columns.py.
-template <typename Visitor>
-void visit_batch(Visitor&& column, DecodeParams& p) {
-  column("occupied", p.occupied);
-  column("features", p.features);
-  column("tokens", p.tokens);
-  column("num_tokens", p.num_tokens);
-  column("num_computed", p.num_computed);
-  column("num_blocks", p.num_blocks);
-  column("block_table", p.block_table);
-}
-
+// In the order of worker/ops/columns.py.
 template <typename Visitor>
 void visit_layout(Visitor&& column, DecodeParams& p) {
   column("token_ids", p.token_ids);

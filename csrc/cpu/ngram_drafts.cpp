@@ -42,17 +42,6 @@ struct DraftParams {
 };
 
 template <typename Visitor>
-void visit_batch(Visitor&& column, DraftParams& p) {
-  column("occupied", p.occupied);
-  column("features", p.features);
-  column("tokens", p.tokens);
-  column("num_tokens", p.num_tokens);
-  column("num_computed", p.num_computed);
-  column("num_blocks", p.num_blocks);
-  column("block_table", p.block_table);
-}
-
-template <typename Visitor>
 void visit_drafter(Visitor&& column, DraftParams& p) {
   column("max_num_computed", p.max_num_computed);
   column("width", p.width);
