@@ -38,6 +38,7 @@ from splitserve.frontend.metrics.scrape import Scrape
 from splitserve.frontend.openai.context import VERSION, ApiContext
 from splitserve.frontend.openapi import TITLE, Json, Operation, build_openapi
 from splitserve.frontend.operator.health import HealthProbe
+from splitserve.frontend.operator_routes import operator_operations
 from splitserve.frontend.page.routes import Page
 from splitserve.frontend.response_store.place import is_store, open_database
 from splitserve.frontend.response_store.store import ResponseStore, StoreLimits
@@ -49,7 +50,6 @@ from splitserve.frontend.routes import (
     api_dialects,
     api_operations,
     make_routes,
-    operator_operations,
 )
 from splitserve.frontend.unknown_fields import UnknownFields
 

@@ -1,12 +1,10 @@
-"""All operations that this server has: path, method, what answers, and what the document says of it."""
+"""The operations that clients call: path, method, what answers, and what the document says of it."""
 
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Iterable
 from functools import partial
-from typing import Literal
 
-import msgspec
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Match, Route
@@ -17,12 +15,11 @@ from splitserve.frontend.anthropic.messages import count_tokens, create_message
 from splitserve.frontend.anthropic.schema.events import EVENTS as EVENTS_OF_MESSAGES
 from splitserve.frontend.anthropic.schema.request import CountTokensRequest, MessagesRequest
 from splitserve.frontend.anthropic.schema.response import Message, TokenCount
+from splitserve.frontend.endpoints import Endpoint, with_parameter, without_request
 from splitserve.frontend.http.dialect import Dialect
-from splitserve.frontend.http.limits import InFlightRequests
-from splitserve.frontend.metrics.scrape import Scrape
 from splitserve.frontend.openai.chat import create_chat_completion
 from splitserve.frontend.openai.completions import create_completion
-from splitserve.frontend.openai.context import VERSION, ApiContext
+from splitserve.frontend.openai.context import ApiContext
 from splitserve.frontend.openai.models import ModelCard, ModelList, get_model, list_models
 from splitserve.frontend.openai.schema.chat import ChatChunk, ChatRequest, ChatResponse
 from splitserve.frontend.openai.schema.completions import (
@@ -55,17 +52,6 @@ from splitserve.frontend.openai.vectors.embeddings import create_embeddings
 from splitserve.frontend.openai.vectors.pooling import pool
 from splitserve.frontend.openai.vectors.similarity import rerank, score
 from splitserve.frontend.openapi import Operation
-from splitserve.frontend.operator.adapters import (
-    AdapterAnswer,
-    LoadAdapterRequest,
-    UnloadAdapterRequest,
-    load_adapter,
-    unload_adapter,
-)
-from splitserve.frontend.operator.debug_engines import EngineViewList, view_engines
-from splitserve.frontend.operator.debug_requests import OpenRequestList, list_requests, show_request
-from splitserve.frontend.operator.health import Health, HealthProbe
-from splitserve.frontend.operator.load import ServerLoad, server_load
 from splitserve.frontend.responses.compaction.compact import compact_conversation
 from splitserve.frontend.responses.context import RESPONSES, ResponsesContext
 from splitserve.frontend.responses.input_tokens import InputTokens, count_input_tokens
@@ -89,20 +75,7 @@ MESSAGES_PATH = "/v1/messages"
 COUNT_PATH = "/v1/messages/count_tokens"
 RESPONSES_PATH = "/v1/responses"
 
-_ADAPTER_ERRORS = (400, 401, 403, 404, 408, 413, 415, 429, 500, 503)
 _post_json = partial(Operation, method="POST", errors=(400, 401, 404, 408, 413, 415, 429, 500, 503, 504))
-
-
-class LiveAnswer(msgspec.Struct, frozen=True):
-    """The answer of /live."""
-
-    status: Literal["ok"]
-
-
-class VersionAnswer(msgspec.Struct, frozen=True):
-    """The answer of /version."""
-
-    version: str
 
 
 class ApiRoute(Route):
@@ -125,7 +98,8 @@ def make_routes(operations: Iterable[Operation]) -> list[Route]:
 def api_operations(context: ApiContext, responses: ResponsesContext) -> list[Operation]:
     """Return what clients call."""
     return [
-        *_generation(context, responses),
+        *_generation(context),
+        *_responses(responses),
         *_vectors(context),
         *_kept_responses(responses),
         *_messages(context),
@@ -134,7 +108,7 @@ def api_operations(context: ApiContext, responses: ResponsesContext) -> list[Ope
     ]
 
 
-def _generation(context: ApiContext, responses: ResponsesContext) -> list[Operation]:
+def _generation(context: ApiContext) -> list[Operation]:
     generation = partial(_post_json, tag="generation")
     return [
         generation(
@@ -157,11 +131,17 @@ def _generation(context: ApiContext, responses: ResponsesContext) -> list[Operat
             response=ChatResponse,
             events=(ChatChunk,),
         ),
+    ]
+
+
+def _responses(context: ResponsesContext) -> list[Operation]:
+    generation = partial(_post_json, tag="generation")
+    return [
         generation(
             path=RESPONSES_PATH,
             name="responses",
             summary="Answer an input",
-            endpoint=partial(create_response, responses),
+            endpoint=partial(create_response, context),
             request=ResponsesRequest,
             example={"input": "Hello!", "max_output_tokens": 16},
             response=ResponseObject,
@@ -171,7 +151,7 @@ def _generation(context: ApiContext, responses: ResponsesContext) -> list[Operat
             path=f"{RESPONSES_PATH}/input_tokens",
             name="input_tokens",
             summary="Count the tokens of an input",
-            endpoint=partial(count_input_tokens, responses),
+            endpoint=partial(count_input_tokens, context),
             request=ResponsesRequest,
             example={"input": "Hello!"},
             response=InputTokens,
@@ -180,7 +160,7 @@ def _generation(context: ApiContext, responses: ResponsesContext) -> list[Operat
             path=f"{RESPONSES_PATH}/compact",
             name="compact",
             summary="Summarize a conversation, to go on from the summary",
-            endpoint=partial(compact_conversation, responses),
+            endpoint=partial(compact_conversation, context),
             request=CompactionRequest,
             example={"model": "splitserve-demo", "input": "Hello!"},
             response=CompactedResponse,
@@ -191,7 +171,7 @@ def _generation(context: ApiContext, responses: ResponsesContext) -> list[Operat
             name="responses",
             tag="generation",
             summary="Answer inputs over a WebSocket, which this opens",
-            endpoint=partial(open_socket, responses),
+            endpoint=partial(open_socket, context),
             errors=(400, 401, 403, 426),
             is_socket=True,
         ),
@@ -264,7 +244,7 @@ def _kept_responses(context: ResponsesContext) -> list[Operation]:
     path = RESPONSES_PATH + "/{response_id}"
 
     def endpoint(answer: Callable[[ResponsesContext, Request, str], Awaitable[Response]]) -> Endpoint:
-        return _with_parameter("response_id", partial(answer, context))
+        return with_parameter("response_id", partial(answer, context))
 
     return [
         kept(
@@ -353,14 +333,14 @@ def _models(context: ApiContext) -> list[Operation]:
             path="/v1/models",
             name="models",
             summary="List the models served now",
-            endpoint=_without_request(lambda: list_models(context)),
+            endpoint=without_request(lambda: list_models(context)),
             response=ModelList,
         ),
         models(
             path="/v1/models/{model_id:path}",
             name="model",
             summary="Describe one model",
-            endpoint=_with_parameter("model_id", lambda _, name: get_model(context, name)),
+            endpoint=with_parameter("model_id", lambda _, name: get_model(context, name)),
             response=ModelCard,
             errors=(401, 404, 503),
         ),
@@ -404,117 +384,3 @@ def _tokens(context: ApiContext) -> list[Operation]:
             )
         )
     return operations
-
-
-def operator_operations(
-    context: ApiContext, requests: InFlightRequests, health: HealthProbe, scrape: Scrape
-) -> list[Operation]:
-    """Return what operators and their tools call."""
-    operator = partial(Operation, tag="operation", method="GET")
-    probe = partial(operator, endpoint=_without_request(health.check), response=Health, is_probe=True)
-    return [
-        operator(
-            path="/live",
-            name="live",
-            summary="The process runs; needs no key",
-            endpoint=_constant(LiveAnswer("ok")),
-            response=LiveAnswer,
-            errors=(),
-            is_public=True,
-        ),
-        probe(path="/health", name="health", summary="An engine answered through its busy loop"),
-        probe(path="/ready", name="ready", summary="As /health"),
-        probe(path="/ping", name="ping", summary="As /health"),
-        probe(path="/ping", method="POST", name="ping", summary="As /health", errors=(401, 429)),
-        operator(
-            path="/load",
-            name="load",
-            summary="Requests in progress in this process",
-            endpoint=_without_request(lambda: server_load(requests)),
-            response=ServerLoad,
-        ),
-        _post_json(
-            path="/v1/load_lora_adapter",
-            name="load_lora_adapter",
-            tag="operation",
-            summary="Load an adapter",
-            endpoint=partial(load_adapter, context),
-            request=LoadAdapterRequest,
-            example={"lora_name": "sql", "lora_path": "sql"},
-            response=AdapterAnswer,
-            errors=_ADAPTER_ERRORS,
-        ),
-        _post_json(
-            path="/v1/unload_lora_adapter",
-            name="unload_lora_adapter",
-            tag="operation",
-            summary="Unload an adapter",
-            endpoint=partial(unload_adapter, context),
-            request=UnloadAdapterRequest,
-            example={"lora_name": "sql"},
-            response=AdapterAnswer,
-            errors=_ADAPTER_ERRORS,
-        ),
-        operator(
-            path="/version",
-            name="version",
-            summary="The version of this software",
-            endpoint=_constant(VersionAnswer(VERSION)),
-            response=VersionAnswer,
-        ),
-        operator(
-            path="/debug/engines",
-            name="debug_engines",
-            summary="The engines' blocks, last steps and tenants, for who watches them",
-            endpoint=partial(view_engines, context),
-            response=EngineViewList,
-        ),
-        operator(
-            path="/debug/requests",
-            name="debug_requests",
-            summary="Your open requests, and what they wait for",
-            endpoint=partial(list_requests, context),
-            response=OpenRequestList,
-            errors=(401, 503),
-        ),
-        operator(
-            path="/debug/requests/{request_id}",
-            name="debug_request",
-            summary="Why does this request wait",
-            endpoint=_with_parameter("request_id", partial(show_request, context)),
-            response=OpenRequestList,
-            errors=(401, 404, 503),
-        ),
-        operator(
-            path="/metrics",
-            name="metrics",
-            summary="Prometheus metrics",
-            endpoint=_without_request(scrape.answer),
-        ),
-    ]
-
-
-Endpoint = Callable[[Request], Awaitable[Response]]
-
-
-def _without_request(answer: Callable[[], Awaitable[Response]]) -> Endpoint:
-    async def endpoint(_: Request) -> Response:
-        return await answer()
-
-    return endpoint
-
-
-def _with_parameter(name: str, answer: Callable[[Request, str], Awaitable[Response]]) -> Endpoint:
-    async def endpoint(request: Request) -> Response:
-        return await answer(request, request.path_params[name])
-
-    return endpoint
-
-
-def _constant(value: msgspec.Struct) -> Endpoint:
-    body = msgspec.json.encode(value)
-
-    async def endpoint(_: Request) -> Response:
-        return Response(body, media_type="application/json")
-
-    return endpoint

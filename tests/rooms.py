@@ -54,11 +54,13 @@ FRONTEND = {
     "operator": "engines http metrics openai",
     "offline": "engines metrics text typed_json unknown_fields",
     "openapi": "anthropic http openai responses",
-    "routes": "anthropic http metrics openai openapi operator responses",
+    "endpoints": "",
+    "routes": "anthropic endpoints http openai openapi responses",
+    "operator_routes": "endpoints http metrics openai openapi operator",
     "docs_page": "",
     "page": "http",
-    "app": "config docs_page engines http launch metrics openai openapi operator page response_store "
-    "responses routes unknown_fields",
+    "app": "config docs_page engines http launch metrics openai openapi operator operator_routes page "
+    "response_store responses routes unknown_fields",
     "http_server": "app config engines http launch",
     "cli": "config http http_server response_store responses text",
 }
