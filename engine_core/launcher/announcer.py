@@ -35,6 +35,7 @@ class Announcer:
         listener: the frontends' socket.
         address: of the engine.
         clock: of the launcher.
+        file: by which others find the server, nothing written yet; closed by leave().
         say: tells the operator a line.
     """
 
@@ -44,6 +45,7 @@ class Announcer:
         listener: socket.socket,
         address: str,
         clock: Clock,
+        file: RecordFile,
         say: Callable[[str], None],
     ) -> None:
         self._options = options
@@ -53,7 +55,8 @@ class Announcer:
         self._say = say
         self._begin_s = clock.monotonic()
         self._probe: ReadinessProbe | None = None
-        self._file: RecordFile | None = None
+        self._file = file
+        self._has_announced = False
         self.place, self._port = self._find_place()
         self._record = ServerRecord(
             pid=os.getpid(), started_s=time.time(), place=self.place, port=self._port, engine=address
@@ -100,16 +103,14 @@ class Announcer:
             num_rolls_ended=rolling.num_ended,
             failure=rolling.failure,
         )
-        if record != self._record and self._file is not None:
+        if record != self._record and self._has_announced:
             self._file.write(record)
         self._record = record
 
     def leave(self) -> None:
         """Remove the file."""
         self.end()
-        if self._file is not None:
-            self._file.close()
-            self._file = None
+        self._file.close()
 
     def _on_engine_ready(self, engine: Ready) -> None:
         model = engine.model
@@ -122,10 +123,8 @@ class Announcer:
     def _announce(self, engine: Ready) -> None:
         took_s = self._clock.monotonic() - self._begin_s
         options = self._options
-        # Not before the engine has made the directory: one killed earlier would leave the file behind.
-        with contextlib.suppress(OSError):
-            self._file = RecordFile(os.path.dirname(self._address.removeprefix("ipc://")))
-            self._file.write(self._record)
+        self._has_announced = True
+        self._file.write(self._record)
         text = _banner(
             engine, self.place, options.uds, self._address, took_s, has_api_key=options.has_api_key
         )

@@ -28,8 +28,12 @@ from splitserve.engine_core.launcher.options import LaunchOptions
 from splitserve.engine_core.launcher.spare import Prepared
 from splitserve.engine_core.launcher.supervisor import Supervisor, SupervisorState
 from splitserve.engine_core.process.heartbeats import LOOK_INTERVAL_S
-from splitserve.engine_core.process.runtime_directory import leave_runtime_directory, runtime_directory
-from splitserve.engine_core.process.server_record import RESPONSES_NAME
+from splitserve.engine_core.process.runtime_directory import (
+    leave_runtime_directory,
+    remove_orphans,
+    runtime_directory,
+)
+from splitserve.engine_core.process.server_record import RESPONSES_NAME, RecordFile
 from splitserve.engine_core.process.signals import SignalInbox
 from splitserve.engine_core.process.terminal import Terminal
 
@@ -49,13 +53,15 @@ class Launcher:
         """Bind the listening socket; no process is started yet.
 
         Raises:
-            ConfigError: the address cannot be used, or the directory for sockets is not private.
+            ConfigError: the address cannot be used, or the directory for sockets is not private or full.
         """
         self._options = options
         self._clock = clock
         self._begin_s = clock.monotonic()
-        # The engine creates it, so it is also removed if this process is killed.
+        # If this process is killed, the last of its children to end removes it; if they were killed too, or
+        # had hardly begun, the next server to start does.
         self._directory = f"{runtime_directory()}/serve-{os.getpid()}"
+        remove_orphans()
         make_private_directory(runtime_directory())
         try:
             self._listener = bind_unix(options.uds) if options.uds else bind_tcp(options.host, options.port)
@@ -74,7 +80,9 @@ class Launcher:
         self._children = ChildProcesses(self._num_slots, self._listener, flags)
         self._supervisor = Supervisor(self._specs())
         self._look_due_s = self._begin_s
-        self._announcer = Announcer(options, self._listener, self._address, clock, self._say)
+        self._announcer = Announcer(
+            options, self._listener, self._address, clock, self._record_file(), self._say
+        )
         self._terminal = Terminal()
         self._ignores_hang_up = signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
         self._signals = SignalInbox(takes_ignored=True)
@@ -90,6 +98,14 @@ class Launcher:
             return self._supervisor.exit_code
         finally:
             self._close()
+
+    def _record_file(self) -> RecordFile:
+        make_private_directory(self._directory)
+        try:
+            return RecordFile(self._directory)
+        except OSError as error:
+            shutil.rmtree(self._directory, ignore_errors=True)
+            raise ConfigError(f"cannot write to {self._directory}: {error.strerror}") from None
 
     def _frontend_flags(self) -> tuple[str, ...]:
         if not self._options.keeps_responses:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import glob
 import os
 
-from splitserve.engine_core.process.server_record import remove_orphan
+from splitserve.engine_core.process.server_record import NAME, remove_orphan
 
 # Of the path of a Unix socket, without its terminating 0.
 _MAX_PATH_BYTES = 107
@@ -38,6 +39,12 @@ def leave_runtime_directory(directory: str) -> None:
             os.rmdir(directory)
         with contextlib.suppress(OSError):
             os.rmdir(runtime)
+
+
+def remove_orphans() -> None:
+    """Remove what servers of this user left that were killed together with all of their processes."""
+    for record in glob.glob(f"{glob.escape(runtime_directory())}/serve-*/{NAME}"):
+        leave_runtime_directory(os.path.dirname(record))
 
 
 def default_engine_address() -> str:

@@ -1,6 +1,7 @@
 """The file by which a running `splitserve serve` is found: who it is, where it listens, and its restarts.
 
-The server holds a lock on it while it runs; a file without a lock was left by one that was killed.
+The server holds a lock on it while it runs; a file without a lock was left by one that was killed. It is
+there before the server starts its first child, so that whoever ends last knows whose directory it leaves.
 """
 
 from __future__ import annotations
@@ -8,15 +9,17 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import os
+import time
 
 import msgspec
 
 NAME = "server.json"
 # What the frontends of a server keep there, unless they were told another place.
 RESPONSES_NAME = "responses.db"
-_RESPONSES = (RESPONSES_NAME, f"{RESPONSES_NAME}-wal", f"{RESPONSES_NAME}-shm")
 # Written as a whole each time, so that a reader never finds the end of a longer one.
 _NUM_BYTES = 4096
+# Children are told of the death of a process before its last thread has given back the lock.
+_DYING_S, _ASK_S = 2.0, 0.01
 
 
 class ServerRecord(msgspec.Struct, frozen=True, kw_only=True):
@@ -46,14 +49,17 @@ class RecordFile:
     """The file of this server, below its private directory; owned by the launcher."""
 
     def __init__(self, directory: str) -> None:
-        """Create it.
+        """Create it; nobody finds the server by it before the first write.
 
         Raises:
             OSError: it cannot be written.
         """
         self._path = os.path.join(directory, NAME)
-        self._fd = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        # Under its name it is locked from the beginning: unlocked it would be a killed server's.
+        unlocked = f"{self._path}.new"
+        self._fd = os.open(unlocked, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         fcntl.flock(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        os.rename(unlocked, self._path)
 
     def write(self, record: ServerRecord) -> None:
         """Replace what it says; a full disk is no reason to stop serving."""
@@ -76,13 +82,28 @@ def read_record(directory: str) -> ServerRecord | None:
 
 
 def remove_orphan(directory: str) -> None:
-    """Remove the file of a server that was killed, and the responses that it kept; never fails."""
-    path = os.path.join(directory, NAME)
-    with contextlib.suppress(OSError), open(path, "rb") as file:
-        if _is_free(file.fileno()):
-            for name in (*_RESPONSES, NAME):
-                with contextlib.suppress(FileNotFoundError):
-                    os.unlink(os.path.join(directory, name))
+    """Empty the directory of a server that was killed; never fails, and nothing happens to any other's."""
+    with contextlib.suppress(OSError), open(os.path.join(directory, NAME), "rb") as file:
+        end_s = time.monotonic() + _DYING_S
+        while (
+            not (is_orphan := _is_free(file.fileno())) and _is_dying(directory) and time.monotonic() < end_s
+        ):
+            time.sleep(_ASK_S)
+        # Its file comes last: until then another may go on where this process is stopped.
+        for name in sorted(os.listdir(directory), key=NAME.__eq__) if is_orphan else ():
+            with contextlib.suppress(FileNotFoundError):
+                os.unlink(os.path.join(directory, name))
+
+
+def _is_dying(directory: str) -> bool:
+    """Whether the main thread of the server of a directory has ended, whose name ends in its pid."""
+    pid = directory.rpartition("-")[2]
+    try:
+        with open(f"/proc/{pid}/stat", "rb") as file:
+            return file.read().rpartition(b")")[2].split()[0] in (b"Z", b"X")
+    except OSError:
+        # Where the system tells nothing of processes, nobody waits.
+        return os.path.exists("/proc/self/stat")
 
 
 def _is_free(fd: int) -> bool:
