@@ -188,7 +188,7 @@ class ModelRunner:
 
     def _can_abandon(self) -> bool:
         """Make the other ranks abandon the step too; False if they cannot be told."""
-        group, stage = self._mesh
+        group, stage = self._mesh.group, self._mesh.stage
         return stage is None and (group is None or group.abandon_step())
 
     def _give_up(self, step: SchedulerOutput, lack: str) -> StepResult:

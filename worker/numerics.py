@@ -26,6 +26,8 @@ def numerics(config: WorkerConfig, loaded: LoadedModel) -> str:
         f"tp{config.tensor_parallel_size}",
         f"pp{config.pipeline_parallel_size}",
     ]
+    if config.splits_experts:
+        parts.append("ep")
     if loaded.config.family == "transformers":
         # Modules of these libraries compute a part of it.
         parts += [f"transformers-{version('transformers')}", f"torch-{torch.__version__}"]

@@ -11,6 +11,14 @@ const int32_t* places_arg(const DeviceArgs& args, const TensorView& places, int6
   return args(places, "places").vector(kInt32Type, slots).data<const int32_t>();
 }
 
+// Where the rows of some experts in a row begin and end, at least one expert's.
+const int32_t* starts_arg(const DeviceArgs& args, const TensorView& starts, int64_t* experts) {
+  args(starts, "starts").rank(1);
+  *experts = starts.size(0) - 1;
+  SPLITSERVE_CHECK_VALUE(*experts > 0, "starts: expected those of an expert, got " << starts.size(0));
+  return args(starts, "starts").vector(kInt32Type, *experts + 1).data<const int32_t>();
+}
+
 [[maybe_unused]] void check_places(const int32_t* places, int64_t slots) {
   for (int64_t slot = 0; slot < slots; ++slot) {
     SPLITSERVE_CHECK_VALUE(places[slot] >= 0 && places[slot] < slots,
@@ -27,7 +35,7 @@ void route(TensorView weights, TensorView ids, TensorView places, TensorView sta
 
 [[maybe_unused]] void check_spread(const SpreadRowsParams& p) { check_places(p.places, p.tokens * p.chosen); }
 
-void spread_rows(TensorView out, TensorView x, TensorView places) {
+void spread_rows(TensorView out, TensorView x, TensorView places, TensorView starts) {
   const DeviceArgs args(x, "x");
   SpreadRowsParams params{};
   const DType dtype = args(x, "x").rank(2).rows_contiguous().activation();
@@ -38,6 +46,7 @@ void spread_rows(TensorView out, TensorView x, TensorView places) {
                          "out: expected a multiple of " << params.tokens << " rows, got " << slots);
   params.chosen = params.tokens > 0 ? slots / params.tokens : 0;
   params.places = places_arg(args, places, slots);
+  params.starts = starts_arg(args, starts, &params.experts);
   params.out = static_cast<char*>(out.data_ptr());
   params.x = static_cast<const char*>(x.data_ptr());
   params.out_stride = out.stride(0) * dtype_bytes(dtype);
@@ -69,7 +78,7 @@ void clamped_swiglu(TensorView out, TensorView x, double alpha, double limit) {
   check_places(p.places, p.tokens * p.chosen);
 }
 
-void combine_experts(TensorView out, TensorView y, TensorView places, TensorView weights,
+void combine_experts(TensorView out, TensorView y, TensorView places, TensorView weights, TensorView starts,
                      Optional<TensorView> shared, Optional<TensorView> gate) {
   const DeviceArgs args(out, "out");
   CombineExpertsParams params{};
@@ -82,6 +91,7 @@ void combine_experts(TensorView out, TensorView y, TensorView places, TensorView
   const int64_t slots = params.tokens * params.chosen;
   args(y, "y").rank(2).type({kFloat32Type}).size(0, slots).size(1, params.size).rows_contiguous();
   params.places = places_arg(args, places, slots);
+  params.starts = starts_arg(args, starts, &params.experts);
   if (shared.has_value()) {
     const TensorView view = *shared;
     args(view, "shared").rank(2).type({kFloat32Type}).size(0, params.tokens).size(1, params.size);

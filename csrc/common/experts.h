@@ -34,8 +34,9 @@ struct SpreadRowsParams {
   char* out;      // [tokens * chosen] rows, by places
   const char* x;  // [tokens] rows
   const int32_t* places;
+  const int32_t* starts;  // [experts + 1]: rows before the first and from the last on are left out
   int64_t out_stride, x_stride, row_bytes;  // in bytes
-  int64_t tokens, chosen;
+  int64_t tokens, chosen, experts;
 };
 
 // gate * sigmoid(alpha * gate) * (up + 1), gates capped at limit and ups within +-limit.
@@ -53,10 +54,11 @@ struct CombineExpertsParams {
   const float* y;        // [tokens * chosen, size], by places
   const float* weights;  // [tokens, chosen]
   const int32_t* places;
+  const int32_t* starts;  // [experts + 1]: rows of y before the first and from the last on count as zeros
   const float* shared;  // [tokens, size], added to the weighted sum; nullptr: none
   const float* gate;    // [tokens], its sigmoid multiplies `shared`; nullptr: 1 does
   int64_t out_stride, y_stride, shared_stride;
-  int64_t tokens, chosen, size;
+  int64_t tokens, chosen, experts, size;
   DType out_dtype;
 };
 

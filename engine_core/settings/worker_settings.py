@@ -5,9 +5,9 @@ import re
 from typing import Annotated
 
 from splitserve.engine_core.errors import ConfigError
-from splitserve.engine_core.settings.adapter_settings import AdapterSettings
-from splitserve.engine_core.settings.checks import check_address, check_range
+from splitserve.engine_core.settings.checks import check_address
 from splitserve.engine_core.settings.flag_values import parse_bytes, parse_dtype
+from splitserve.engine_core.settings.parallel_settings import MAX_RANKS, ParallelSettings
 from splitserve.engine_core.settings.setting import Setting, Settings
 from splitserve.engine_core.settings.shared import LogFormat, LogLevel
 from splitserve.engine_core.settings.speculation import METHODS, Speculation, parse_speculation
@@ -23,10 +23,9 @@ MODEL_IMPLS = ("auto", "native", "transformers")
 TASKS = ("auto", "generate", "embed", "score")
 DEVICES = ("auto", "cpu", "cuda")
 ATTENTION_BACKENDS = ("auto", "cpu", "cuda", "flash_attn", "torch")
-MAX_RANKS = 64
 
 
-class WorkerSettings(AdapterSettings, frozen=True, kw_only=True):
+class WorkerSettings(ParallelSettings, frozen=True, kw_only=True):
     """Settings of an engine that it passes on to every worker in `Configure`."""
 
     model: Annotated[
@@ -111,40 +110,6 @@ class WorkerSettings(AdapterSettings, frozen=True, kw_only=True):
             llm=True,
         ),
     ] = "auto"
-    num_threads: Annotated[
-        int,
-        Setting(
-            "compute threads of each worker; 0 = divide all cores among the workers",
-            "model",
-            low=0,
-            high=1024,
-            llm=True,
-        ),
-    ] = 0
-    tensor_parallel_size: Annotated[
-        int,
-        Setting(
-            "number of workers to shard each layer across",
-            "model",
-            alias="-tp",
-            low=1,
-            high=MAX_RANKS,
-            docs=", see [parallelism](parallelism.md)",
-            llm=True,
-        ),
-    ] = 1
-    pipeline_parallel_size: Annotated[
-        int,
-        Setting(
-            "number of pipeline stages to split the layers into",
-            "model",
-            alias="-pp",
-            low=1,
-            high=MAX_RANKS,
-            docs="; at most 64 workers in all, see [parallelism](parallelism.md#pipeline-parallel)",
-            llm=True,
-        ),
-    ] = 1
     batch_invariant: Annotated[
         bool,
         Setting(
@@ -239,16 +204,6 @@ class WorkerSettings(AdapterSettings, frozen=True, kw_only=True):
     log_format: LogFormat = "text"
 
     @property
-    def num_ranks(self) -> int:
-        """Number of workers."""
-        return self.tensor_parallel_size * self.pipeline_parallel_size
-
-    @property
-    def output_rank(self) -> int:
-        """The rank that samples: the first of the last stage."""
-        return self.num_ranks - self.tensor_parallel_size
-
-    @property
     def speculation(self) -> Speculation | None:
         """How tokens are drafted; None if they are not.
 
@@ -266,8 +221,6 @@ class WorkerSettings(AdapterSettings, frozen=True, kw_only=True):
         super().validate()
         if self.block_size % 2:
             raise ConfigError(f"--block-size must be even, got {self.block_size}")
-        sizes = "--tensor-parallel-size times --pipeline-parallel-size"
-        check_range(sizes, self.num_ranks, 1, MAX_RANKS)
         if self.speculation is not None and self.num_ranks > 1:
             raise ConfigError(
                 "--speculate works with one worker only, not with tensor or pipeline parallelism"

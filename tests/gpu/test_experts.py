@@ -55,7 +55,7 @@ def test_a_row_with_nan_has_nan_weights_and_real_experts(gpu: Gpu) -> None:
 def test_rows_are_copied_to_their_places(gpu: Gpu, size: int, dtype: torch.dtype) -> None:
     x, found = gpu.randn(9, size, dtype=dtype), route(gpu, torch.randn(9, 6), 2)
     out = gpu.empty_like(x.repeat(2, 1))
-    gpu.ops.experts.spread_rows(out, x, found.places)
+    gpu.ops.experts.spread_rows(out, x, found)
     assert torch.equal(out[found.places.long()], x.repeat_interleave(2, 0))
 
 
@@ -114,6 +114,20 @@ def test_outputs_are_added_by_their_weights(gpu: Gpu, size: int, beside: str, dt
     torch.testing.assert_close(
         out.cpu(), expected.to(dtype), rtol=1e-5 if dtype == torch.float32 else 0.01, atol=1e-6
     )
+
+
+def test_other_experts_than_those_held_are_left_out(gpu: Gpu) -> None:
+    found, x = route(gpu, torch.randn(5, 9), 4), gpu.randn(5, 70)
+    held = found.of_experts(range(2, 5))
+    rows = torch.full((20, 70), torch.nan, device=gpu.device)
+    gpu.ops.experts.spread_rows(rows, x, held)
+    first, last = held.starts[0].item(), held.starts[-1].item()
+    is_written = torch.tensor([first <= place < last for place in range(20)])
+    assert torch.equal(rows.isnan().all(1).cpu(), ~is_written)
+    out = torch.empty(5, 70, device=gpu.device)
+    gpu.ops.experts.combine(out, rows, held)
+    weights = torch.where((found.ids >= 2) & (found.ids < 5), found.weights, 0.0).sum(1, keepdim=True)
+    torch.testing.assert_close(out, x * weights, rtol=1e-5, atol=1e-6)
 
 
 @pytest.mark.parametrize("size", [1, 70])

@@ -26,6 +26,7 @@ class LayerContext(NamedTuple):
         ops: the device's kernels for everything else.
         group: the ranks that shard each layer; None if this one holds all of it.
         stage: pipeline stage of this rank; None if it holds all layers.
+        splits_experts: the ranks of the group hold experts each, instead of units of all.
         adapters: where linear layers are changed; None if there are no adapters.
     """
 
@@ -35,11 +36,25 @@ class LayerContext(NamedTuple):
     ops: Kernels[Matrix]
     group: RankGroup | None = None
     stage: Stage | None = None
+    splits_experts: bool = False
     adapters: Adapters | None = None
 
     def share(self, total: int) -> range:
         """Return which of `total` rows or units this rank holds."""
         return share(total, self._rank, self._num_ranks)
+
+    def experts(self, total: int) -> range:
+        """Return which of `total` experts this rank holds units of."""
+        return self.share(total) if self.splits_experts else range(total)
+
+    def expert_units(self, total: int) -> range:
+        """Return which of an expert's `total` units this rank holds."""
+        return range(total) if self.splits_experts else self.share(total)
+
+    @property
+    def is_first(self) -> bool:
+        """Whether this is the first rank of its group."""
+        return self._rank == 0
 
     def heads(self, config: ModelConfig) -> HeadShare:
         """Return the heads this rank holds of every attention layer."""

@@ -42,13 +42,17 @@ class StoredExperts:
         hidden_size: H.
         experts: E of them, with I units.
         traits: names and orders.
+        held: those of the experts that the parameters hold.
     """
 
-    def __init__(self, module: str, hidden_size: int, experts: ExpertConfig, traits: ExpertTraits) -> None:
+    def __init__(
+        self, module: str, hidden_size: int, experts: ExpertConfig, traits: ExpertTraits, held: range
+    ) -> None:
         self._module = module
         self._hidden = hidden_size
         self._num_experts, self._num_units = experts.num_experts, experts.inner_size
         self._traits = traits
+        self._held = held
         self._is_mxfp4 = experts.is_mxfp4
 
     def inner(self, units: range) -> list[Part]:
@@ -79,15 +83,15 @@ class StoredExperts:
         else:
             spans = [(names[0], scaled(units, 1, first), 2 * num_units) for first in (0, num_units)]
         first_row = 0
-        for expert in range(self._num_experts):
+        for expert in self._held:
             for name, outputs, num_stored in spans:
                 yield _Rows(name, expert, first_row, outputs, num_stored)
                 first_row += len(outputs)
 
     def _outer_rows(self) -> Iterator[_Rows]:
-        for expert in range(self._num_experts):
-            outputs = range(self._hidden)
-            yield _Rows(self._traits.outer, expert, expert * self._hidden, outputs, self._hidden)
+        outputs = range(self._hidden)
+        for place, expert in enumerate(self._held):
+            yield _Rows(self._traits.outer, expert, place * self._hidden, outputs, self._hidden)
 
     def _matrix(self, rows: _Rows, shape: tuple[int, int], inputs: range) -> Part:
         """Return rows and some inputs of an expert's matrix, which has this shape."""

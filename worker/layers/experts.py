@@ -20,7 +20,8 @@ from splitserve.worker.ops.quantization import WeightForm
 class SparseMLP:
     """The weighted sum of the chosen experts' outputs, and the output of the expert that all tokens pass.
 
-    Ranks hold the same units of every expert, as of a dense MLP; all of them route all tokens.
+    Ranks hold the same units of every expert, as of a dense MLP, or under expert parallelism all units of
+    some experts; all of them route all tokens.
 
     Args:
         config: of the model; it has experts.
@@ -36,21 +37,24 @@ class SparseMLP:
         self._group = ctx.group
         self._router = Router(ctx, f"{name}.{traits.router}", hidden, experts, has_bias=traits.bias)
         self._activate = _activation(ctx, config)
-        units = ctx.share(experts.inner_size)
-        self._num_units = len(units)
-        stored = StoredExperts(name, hidden, experts, traits)
+        held, units = ctx.experts(experts.num_experts), ctx.expert_units(experts.inner_size)
+        self._held, self._num_units = held, len(units)
+        stored = StoredExperts(name, hidden, experts, traits, held)
         self._inner = ExpertLinear(
-            ctx, experts, (2 * len(units), hidden), stored.inner(units), stored.inner_bias(units)
+            ctx, experts, len(held), (2 * len(units), hidden), stored.inner(units), stored.inner_bias(units)
         )
-        # Each rank adds a part of the sum, and one of them what is not parted.
-        outer_bias = stored.outer_bias() if ctx.group is None or ctx.group.rank == 0 else []
-        self._outer = ExpertLinear(ctx, experts, (hidden, len(units)), stored.outer(units), outer_bias)
+        # Ranks that share an expert add a part of its sum each, and one of them what is not parted.
+        is_whole = len(units) == experts.inner_size
+        outer_bias = stored.outer_bias() if is_whole or ctx.is_first else []
+        self._outer = ExpertLinear(
+            ctx, experts, len(held), (hidden, len(units)), stored.outer(units), outer_bias
+        )
         self._shared = SharedExpert(ctx, config, layer) if experts.shared_size else None
 
     def __call__(self, x: torch.Tensor) -> torch.Tensor:
         """Map x [T, H] to [T, H] in the buffer of residual deltas."""
         shared, gate = self._shared(x) if self._shared is not None else (None, None)
-        routing = self._router(x)
+        routing = self._router(x).of_experts(self._held)
         outputs = self._pass_experts(x, routing)
         out = self._workspace.take("delta", *x.shape)
         if self._group is None:
@@ -63,10 +67,10 @@ class SparseMLP:
         return out
 
     def _pass_experts(self, x: torch.Tensor, routing: Routing) -> torch.Tensor:
-        """Return what the experts make of their tokens, float32 [T * K, H] by places."""
+        """Return what this rank's experts make of their tokens, float32 [T * K, H] by places."""
         count, hidden, starts = len(routing.places), x.shape[1], routing.starts
         rows = self._workspace.take_spaced("expert_rows", count, hidden)
-        self._ops.spread_rows(rows, x, routing.places)
+        self._ops.spread_rows(rows, x, routing)
         gate_up = self._workspace.take_spaced("expert_inner", count, 2 * self._num_units)
         self._inner(gate_up, rows, starts)
         activated = self._workspace.take_spaced("expert_activated", count, self._num_units)
@@ -80,7 +84,8 @@ class ExpertLinear:
     """A linear layer of each expert.
 
     Args:
-        experts: E of them.
+        experts: of the model.
+        count: how many of them this rank holds, E.
         shape: (N, K) of each.
         weights: parts of the matrices, one expert's after the other's.
         biases: parts of the biases, likewise; none if there are none.
@@ -90,6 +95,7 @@ class ExpertLinear:
         self,
         ctx: LayerContext,
         experts: ExpertConfig,
+        count: int,
         shape: tuple[int, int],
         weights: list[Part],
         biases: list[Part],
@@ -100,7 +106,6 @@ class ExpertLinear:
         multiplies_mxfp4 = ctx.ops.experts.multiplies_mxfp4 and ctx.workspace.dtype == torch.bfloat16
         if experts.is_mxfp4 and multiplies_mxfp4:
             form = "mxfp4"
-        count = experts.num_experts
         self._weight: PackedParameter = ctx.plan.declare_experts(count, shape, weights, form)
         self._bias: DenseParameter | None = None
         if biases:

@@ -178,19 +178,21 @@ def load_model(
         check_takes_adapters(config, makes_text=uses.makes_text)
         adapters = Adapters(uses.adapter_limits, device.ops, workspace)
     if mesh.group is not None:
-        check_shares(config, mesh.group.size, quantization)
+        check_shares(config, mesh.group.size, quantization, splits_experts=mesh.splits_experts)
     if mesh.stage is not None:
         check_stages(config, mesh.stage.count)
+    holds_all_tensors = mesh.stage is None and not mesh.splits_experts
+    if not holds_all_tensors:
         whole = WeightPlan(prefix)
         everything = adapters and Adapters(uses.adapter_limits, device.ops, workspace)
         family.build(LayerContext(whole, workspace, backend, device.ops, adapters=everything), config)
         if adapters is not None and everything is not None:
             adapters.names = everything.names
-        # Tensors of other stages are expected too.
+        # Tensors of other stages, and experts of other ranks, are expected too.
         ignored += whole.names
     plan = WeightPlan(prefix, ignored, FORMS[quantization], config.quantization)
     model = family.build(LayerContext(plan, workspace, backend, device.ops, *mesh, adapters), config)
-    if mesh.stage is not None:
+    if not holds_all_tensors:
         model.num_params = whole.num_params
     loader(config.path, plan, dtype, device, progress)
     if adapters is not None:

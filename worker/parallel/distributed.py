@@ -79,7 +79,7 @@ class DistributedMeeting:
             elif size > 1:
                 group = DistributedGroup(self._group, device)
         self._stage = DistributedStage(index, config) if config.pipeline_parallel_size > 1 else None
-        self.mesh = Mesh(group, self._stage)
+        self.mesh = Mesh(group, self._stage, config.splits_experts)
 
     def begin(self, timeout_s: float) -> None:
         """Wait until every rank has loaded its model; from now on no exchange waits longer than timeout_s.

@@ -14,10 +14,12 @@ class Mesh(NamedTuple):
     Attributes:
         group: the ranks that shard each layer with it; None if it holds all of them.
         stage: its stage of the pipeline; None if it holds all layers.
+        splits_experts: the ranks of the group hold experts each, instead of units of all.
     """
 
     group: RankGroup | None = None
     stage: Stage | None = None
+    splits_experts: bool = False
 
 
 ALONE = Mesh()

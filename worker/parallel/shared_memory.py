@@ -48,7 +48,7 @@ class SharedMemoryMeeting:
             self._group = SharedMemoryGroup(store, config.place.rank, config.num_ranks)
         except (OSError, RuntimeError) as error:
             raise RankLostError(f"the ranks cannot share memory: {error}") from error
-        self.mesh = Mesh(self._group)
+        self.mesh = Mesh(self._group, None, config.splits_experts)
 
     def begin(self, timeout_s: float) -> None:
         """Wait until every rank has loaded its model; from now on no exchange waits longer than timeout_s.

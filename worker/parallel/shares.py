@@ -54,7 +54,9 @@ def check_stages(config: ModelConfig, num_stages: int) -> None:
         raise ConfigError(f"--pipeline-parallel-size {num_stages} exceeds the {config.num_layers} layers")
 
 
-def check_shares(config: ModelConfig, num_ranks: int, quantization: str) -> None:
+def check_shares(
+    config: ModelConfig, num_ranks: int, quantization: str, *, splits_experts: bool = False
+) -> None:
     """Refuse a model that cannot be sharded over this many ranks.
 
     Raises:
@@ -68,6 +70,10 @@ def check_shares(config: ModelConfig, num_ranks: int, quantization: str) -> None
             "its norms are over all query or key heads, and no rank would have all"
         )
     inner = _inner_sizes(config)
+    if splits_experts:
+        _check_experts(config, num_ranks)
+        # All units of an expert are one rank's.
+        inner.pop("experts")
     _check(config.num_heads % num_ranks == 0, num_ranks, f"the {config.num_heads} attention heads")
     kv_heads = config.num_kv_heads
     divides = kv_heads % num_ranks == 0 or num_ranks % kv_heads == 0
@@ -75,13 +81,23 @@ def check_shares(config: ModelConfig, num_ranks: int, quantization: str) -> None
     for name, size in inner.items():
         _check(size % num_ranks == 0, num_ranks, f"the {size} units of the {name}")
     _check(config.vocab_size >= num_ranks, num_ranks, f"the {config.vocab_size} tokens of the vocabulary")
-    if config.experts is not None and config.experts.is_mxfp4:
+    if config.experts is not None and config.experts.is_mxfp4 and not splits_experts:
         _check_groups(num_ranks, {"experts": config.experts.inner_size // num_ranks}, "MXFP4")
     if quantization == "int4":
         value_dim = config.head_dim if config.latent is None else config.latent.value_dim
         attended = config.num_heads // num_ranks * value_dim
         shares = {name: size // num_ranks for name, size in inner.items()}
         _check_groups(num_ranks, {"attention heads": attended, **shares}, "int4")
+
+
+def _check_experts(config: ModelConfig, num_ranks: int) -> None:
+    if config.experts is None:
+        raise ConfigError(f"--enable-expert-parallel: {config.architecture} has no experts")
+    if config.experts.num_experts < num_ranks:
+        raise ConfigError(
+            f"--tensor-parallel-size {num_ranks} exceeds the {config.experts.num_experts} experts, "
+            "of which each rank holds some with --enable-expert-parallel"
+        )
 
 
 def _inner_sizes(config: ModelConfig) -> dict[str, int]:

@@ -59,6 +59,7 @@ template <typename Out>
 void combine(const CombineExpertsParams& p, int64_t token, int64_t begin, int64_t end) {
   Out* out = static_cast<Out*>(p.out) + token * p.out_stride;
   const int32_t* places = p.places + token * p.chosen;
+  const int32_t first = p.starts[0], last = p.starts[p.experts];
   const float* weights = p.weights + token * p.chosen;
   const float* shared = p.shared == nullptr ? nullptr : p.shared + token * p.shared_stride;
   const Vec gate = p.gate == nullptr ? broadcast(1.0f) : sigmoid(broadcast(p.gate[token]));
@@ -66,6 +67,7 @@ void combine(const CombineExpertsParams& p, int64_t token, int64_t begin, int64_
     const int64_t n = end - i;
     Vec sum{};
     for (int64_t j = 0; j < p.chosen; ++j) {
+      if (places[j] < first || places[j] >= last) continue;
       sum = fma(load_up_to(p.y + places[j] * p.y_stride + i, n), broadcast(weights[j]), sum);
     }
     if (shared != nullptr) sum = fma(load_up_to(shared + i, n), gate, sum);
@@ -83,10 +85,12 @@ void route(const RouteParams& p) {
 }
 
 void spread_rows(const SpreadRowsParams& p) {
-  parallel_for(p.tokens, p.tokens * p.chosen * p.row_bytes / 4, [&p](int64_t begin, int64_t end) {
+  const int32_t first = p.starts[0], last = p.starts[p.experts];
+  parallel_for(p.tokens, p.tokens * p.chosen * p.row_bytes / 4, [&](int64_t begin, int64_t end) {
     for (int64_t token = begin; token < end; ++token) {
       const int32_t* places = p.places + token * p.chosen;
       for (int64_t j = 0; j < p.chosen; ++j) {
+        if (places[j] < first || places[j] >= last) continue;
         std::memcpy(p.out + places[j] * p.out_stride, p.x + token * p.x_stride, p.row_bytes);
       }
     }

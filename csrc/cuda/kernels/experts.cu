@@ -97,6 +97,7 @@ __global__ void __launch_bounds__(kThreads) spread(SpreadRowsParams p, int64_t b
   const int64_t slots = p.tokens * p.chosen, slot = blockIdx.x / blocks_per_row, place = p.places[slot];
   const int64_t i = (blockIdx.x % blocks_per_row) * kThreads + threadIdx.x;
   if (place < 0 || place >= slots || i * static_cast<int64_t>(sizeof(T)) >= p.row_bytes) return;
+  if (place < p.starts[0] || place >= p.starts[p.experts]) return;
   const T* x = reinterpret_cast<const T*>(p.x + slot / p.chosen * p.x_stride);
   reinterpret_cast<T*>(p.out + place * p.out_stride)[i] = x[i];
 }
@@ -112,10 +113,13 @@ __global__ void __launch_bounds__(kThreads) combine(CombineExpertsParams p, int6
   const int64_t token = blockIdx.x / blocks_per_row, slots = p.tokens * p.chosen;
   const int64_t i = (blockIdx.x % blocks_per_row) * kThreads + threadIdx.x;
   if (i >= p.size) return;
+  const int64_t first = p.starts[0], last = p.starts[p.experts];
   float sum = 0.0f;
   for (int64_t j = 0; j < p.chosen; ++j) {
     const int64_t place = p.places[token * p.chosen + j];
-    const float y = place >= 0 && place < slots ? p.y[place * p.y_stride + i] : NAN;
+    const bool exists = place >= 0 && place < slots;
+    if (exists && (place < first || place >= last)) continue;
+    const float y = exists ? p.y[place * p.y_stride + i] : NAN;
     sum = fmaf(y, p.weights[token * p.chosen + j], sum);
   }
   if (p.shared != nullptr) {

@@ -95,7 +95,7 @@ def test_a_token_is_routed_alike_in_every_company() -> None:
 def test_rows_are_copied_to_the_places_of_their_slots(dtype: torch.dtype) -> None:
     x, found = torch.randn(9, 70).to(dtype), route(torch.randn(9, 6), 2)
     wide = torch.zeros(18, 50).to(dtype)
-    experts.spread_rows(wide[:, 3:43], x[:, 20:60], found.places)
+    experts.spread_rows(wide[:, 3:43], x[:, 20:60], found)
     for slot, place in enumerate(found.places.tolist()):
         assert torch.equal(wide[place, 3:43], x[slot // 2, 20:60])
     assert wide[:, :3].abs().sum() == wide[:, 43:].abs().sum() == 0
@@ -198,11 +198,28 @@ def test_a_sum_has_the_same_bits_in_every_company(dtype: torch.dtype) -> None:
         ops.set_num_threads(threads)
         found = route(logits[begin:end], 3)
         rows = torch.empty(3 * (end - begin), 1300)
-        experts.spread_rows(rows, x[begin:end], found.places)
+        experts.spread_rows(rows, x[begin:end], found)
         rows *= torch.arange(3).add(1).repeat(end - begin)[found.places.argsort()].unsqueeze(1)
         outputs.append(combined(rows, found, dtype, shared[begin:end], gate[begin:end]))
     assert_same_bits(outputs[0][17:18], outputs[1])
     assert_same_bits(outputs[0][17:30], outputs[2])
+
+
+@pytest.mark.parametrize("held", [range(0, 2), range(2, 6), range(3, 4)])
+def test_other_experts_than_those_held_are_left_out(held: range) -> None:
+    matrices = [torch.randn(40, 64).bfloat16() for _ in range(6)]
+    x, found = torch.randn(5, 64).bfloat16(), route(torch.randn(5, 6), 3)
+
+    def run(weight: PackedWeight, routing: Routing) -> Tensor:
+        rows, y = torch.full((15, 64), torch.nan).bfloat16(), torch.full((15, 40), torch.nan)
+        experts.spread_rows(rows, x, routing)
+        experts.linear(y, rows, weight, routing.starts)
+        return combined(y, routing, torch.float32)
+
+    out = run(PackedWeight.of_experts([matrices[expert] for expert in held]), found.of_experts(held))
+    is_held = (found.ids >= held.start) & (found.ids < held.stop)
+    expected = found._replace(weights=torch.where(is_held, found.weights, 0.0))
+    assert_same_bits(out, run(PackedWeight.of_experts(matrices), expected))
 
 
 def test_a_recording_follows_the_choice_of_each_run() -> None:
@@ -213,7 +230,7 @@ def test_a_recording_follows_the_choice_of_each_run() -> None:
 
     def run() -> None:
         experts.route(routing, logits, True)
-        experts.spread_rows(rows, x, routing.places)
+        experts.spread_rows(rows, x, routing)
         experts.linear(y, rows, weight, routing.starts)
         experts.combine(out, y, routing)
 
@@ -233,11 +250,13 @@ def test_what_does_not_fit_is_refused_before_anything_is_read() -> None:
     found = route(torch.randn(3, 5), 2)
     x, y, out = torch.zeros(6, 8), torch.zeros(6, 4), torch.zeros(3, 4)
     weight = PackedWeight.of_experts([torch.zeros(4, 8)] * 5)
-    for starts in ([0, 1, 0, 6, 6, 6], [0, 1, 2, 3, 4, 5], [1, 1, 2, 3, 4, 6], [-1, 0, 2, 3, 4, 6]):
+    for starts in ([0, 1, 0, 6, 6, 6], [0, 1, 2, 3, 4, 7], [-1, 0, 2, 3, 4, 6]):
         with pytest.raises(ValueError, match="starts: "):
             experts.linear(y, x, weight, torch.tensor(starts, dtype=torch.int32))
     with pytest.raises(ValueError, match="packed: expected size"):
         experts.linear(y, x, weight, found.starts[:-1])
+    with pytest.raises(ValueError, match="starts: expected those of an expert, got 1"):
+        experts.combine(out, y, found.of_experts(range(2, 2)))
     with pytest.raises(ValueError, match="bias: expected size 20"):
         experts.linear(y, x, weight, found.starts, torch.zeros(4))
     with pytest.raises(ValueError, match="x: expected an even last dimension"):
@@ -250,9 +269,9 @@ def test_what_does_not_fit_is_refused_before_anything_is_read() -> None:
         with pytest.raises(ValueError, match=f"places: {bad} is not one of 6"):
             experts.combine(out, y, found._replace(places=places))
         with pytest.raises(ValueError, match=f"places: {bad} is not one of 6"):
-            experts.spread_rows(x, torch.zeros(3, 8), places)
+            experts.spread_rows(x, torch.zeros(3, 8), found._replace(places=places))
     with pytest.raises(ValueError, match="out: expected a multiple of 3 rows, got 4"):
-        experts.spread_rows(x[:4], torch.zeros(3, 8), found.places[:4])
+        experts.spread_rows(x[:4], torch.zeros(3, 8), found._replace(places=found.places[:4]))
     with pytest.raises(ValueError, match="gate: there is nothing"):
         experts.combine(out, y, found, None, torch.zeros(3))
     with pytest.raises(ValueError, match="ids: expected 1 to 5 per token, got 6"):

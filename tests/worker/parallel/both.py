@@ -55,7 +55,12 @@ MakeBoth = Callable[..., Both]
 @pytest.fixture(scope="module")
 def make_both(ranks: RankPool) -> MakeBoth:
     def make(
-        path: Path, num_ranks: int, quantization: str = "none", num_stages: int = 1, num_adapters: int = 0
+        path: Path,
+        num_ranks: int,
+        quantization: str = "none",
+        num_stages: int = 1,
+        num_adapters: int = 0,
+        splits_experts: bool = False,
     ) -> Both:
         config = WorkerConfig(
             model=str(path),
@@ -66,6 +71,7 @@ def make_both(ranks: RankPool) -> MakeBoth:
             block_size=4,
             lora_dir="/" if num_adapters else "",
             max_loras=num_adapters or 1,
+            enable_expert_parallel=splits_experts,
         )
         single = Worker(config)
         single.load()

@@ -150,7 +150,9 @@ def test_ranks_hold_the_same_units_of_every_expert(
             halves = inner.unflatten(1, (2, 64))[:, half]
             tensors |= {f"m.{i}.{name}": halves[i].contiguous() for i in range(3)}
     save_file(tensors, tmp_path / "model.safetensors")
-    stored = StoredExperts("m", 40, ExpertConfig(num_experts=3, num_chosen=1, inner_size=64), traits)
+    stored = StoredExperts(
+        "m", 40, ExpertConfig(num_experts=3, num_chosen=1, inner_size=64), traits, range(3)
+    )
 
     def declare(plan: WeightPlan, units: range) -> list[PackedParameter]:
         return [
@@ -178,15 +180,38 @@ def test_ranks_hold_the_same_units_of_every_expert(
     assert own_plan.num_params == 3 * 3 * 64 * 40
 
 
+@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("is_stacked", [False, True])
+def test_a_rank_can_hold_some_experts_whole(tmp_path: Path, is_stacked: bool, form: str) -> None:
+    matrices = torch.randn(5, 40, 64).bfloat16()
+    traits = ExpertTraits(inner=("both",), outer="back" if is_stacked else "{}.back")
+    tensors = {f"m.{i}.back": matrix for i, matrix in enumerate(matrices.unbind())}
+    save_file({"m.back": matrices} if is_stacked else tensors, tmp_path / "model.safetensors")
+    config = ExpertConfig(num_experts=5, num_chosen=1, inner_size=64)
+    whole, own = [
+        _load_outer(tmp_path, StoredExperts("m", 40, config, traits, held), len(held), form)
+        for held in (range(5), range(2, 5))
+    ]
+    assert torch.equal(own, whole[2:])
+
+
+def _load_outer(folder: Path, stored: StoredExperts, count: int, form: str) -> torch.Tensor:
+    # What other ranks hold is expected in the file.
+    plan = WeightPlan(ignored_names=["m."], forms=FORMS[form])
+    parameter = plan.declare_experts(count, (40, 64), stored.outer(range(64)))
+    load_weights(folder, plan, torch.bfloat16, CpuDevice(), lambda done, total: None)
+    return dense_experts(parameter)
+
+
 def dense_experts(parameter: PackedParameter) -> torch.Tensor:
     """The matrices that the kernels multiply with, fp32 [E, N, K]."""
     weight = parameter.weight
     assert isinstance(weight, PackedWeight)
-    rows, columns = weight.shape
-    out = torch.empty(3 * columns, rows // 3)
-    starts = torch.arange(4, dtype=torch.int32) * columns
-    ops.experts.linear(out, torch.eye(columns, dtype=weight.dtype).repeat(3, 1), weight, starts)
-    return out.view(3, columns, rows // 3).transpose(1, 2)
+    count, (rows, columns) = weight.num_experts, weight.shape
+    out = torch.empty(count * columns, rows // count)
+    starts = torch.arange(count + 1, dtype=torch.int32) * columns
+    ops.experts.linear(out, torch.eye(columns, dtype=weight.dtype).repeat(count, 1), weight, starts)
+    return out.view(count, columns, rows // count).transpose(1, 2)
 
 
 def test_parts_of_one_tensor_fill_one_parameter(tmp_path: Path) -> None:

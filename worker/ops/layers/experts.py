@@ -31,6 +31,10 @@ class Routing(NamedTuple):
     places: Tensor
     starts: Tensor
 
+    def of_experts(self, experts: range) -> Routing:
+        """Return the same for a run of experts alone: rows of all others are left out."""
+        return self._replace(starts=self.starts[experts.start : experts.stop + 1])
+
 
 class GroupRule(NamedTuple):
     """How experts are chosen that are in groups: the best groups first, then the best experts of these.
@@ -96,15 +100,15 @@ class ExpertOps(ABC, Generic[MatrixT_contra]):
         """
         raise AssertionError(f"{type(self).__name__} has no groups of experts")
 
-    def spread_rows(self, out: Tensor, x: Tensor, places: Tensor) -> None:
-        """Copy each token's row to the places of its slots.
+    def spread_rows(self, out: Tensor, x: Tensor, routing: Routing) -> None:
+        """Copy each token's row to the places of its slots, those of the routing's experts.
 
         Args:
             out: [S, D].
             x: [T, D].
-            places: of a Routing.
+            routing: of the step.
         """
-        self._spread_rows(out, x, places)
+        self._spread_rows(out, x, routing.places, routing.starts)
 
     @abstractmethod
     def linear(
@@ -143,7 +147,7 @@ class ExpertOps(ABC, Generic[MatrixT_contra]):
     ) -> None:
         """Write the weighted sums of the experts' outputs, and what all tokens get beside them.
 
-        Sums are in float32, in the order of the weights, `shared` last.
+        Sums are in float32, in the order of the weights, `shared` last, over the routing's experts.
 
         Args:
             out: [T, N], rounded once to its dtype.
@@ -152,4 +156,4 @@ class ExpertOps(ABC, Generic[MatrixT_contra]):
             shared: float32 [T, N], or None.
             gate: float32 [T], `shared` is multiplied with its sigmoid; None for 1.
         """
-        self._combine(out, y, routing.places, routing.weights, shared, gate)
+        self._combine(out, y, routing.places, routing.weights, routing.starts, shared, gate)
