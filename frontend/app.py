@@ -35,6 +35,7 @@ from splitserve.frontend.metrics.process import FrontendMetrics
 from splitserve.frontend.metrics.queues import collect_queues
 from splitserve.frontend.metrics.responses import collect_responses
 from splitserve.frontend.metrics.scrape import Scrape
+from splitserve.frontend.metrics.vllm_names import VllmEngineFigures, VllmNames
 from splitserve.frontend.openai.context import VERSION, ApiContext
 from splitserve.frontend.openapi import TITLE, Json, Operation, build_openapi
 from splitserve.frontend.operator.health import HealthProbe
@@ -83,7 +84,7 @@ def create_app(config: FrontendConfig, pool: EnginePool, launch: Launch | None =
     context = ApiContext(config, pool, metrics, UnknownFields(config.strict), keep_alive, SliceQueue())
 
     responses = _responses(context, owners.requests)
-    scrape = Scrape(pool, _EngineFigures(pool), _OwnFigures(context, owners, responses), launch)
+    scrape = _scrape(context, owners, responses, launch)
 
     @contextlib.asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncGenerator[None, None]:
@@ -103,6 +104,17 @@ def create_app(config: FrontendConfig, pool: EnginePool, launch: Launch | None =
                 metrics.http.expect(route.path, method)
     _add_layers(app, context, owners, page.paths if page is not None else frozenset())
     return app
+
+
+def _scrape(
+    context: ApiContext, owners: AppOwners, responses: ResponsesContext, launch: Launch | None
+) -> Scrape:
+    """Return what answers GET /metrics, under vLLM's names, too, if the configuration says so."""
+    engines: Collector = _EngineFigures(context.pool)
+    own: Collector = _OwnFigures(context, owners, responses)
+    if context.config.metrics_compat == "vllm":
+        engines, own = VllmEngineFigures(VllmNames(engines), context.pool.status), VllmNames(own)
+    return Scrape(context.pool, engines, own, launch)
 
 
 def _responses(context: ApiContext, requests: InFlightRequests) -> ResponsesContext:

@@ -4,12 +4,13 @@
 from typing import Annotated
 
 from splitserve.engine_core.settings.flag_values import parse_bytes
-from splitserve.engine_core.settings.setting import Setting, Settings
+from splitserve.engine_core.settings.setting import Setting
+from splitserve.frontend.observability.settings import ObservabilitySettings
 
 _GROUP = "response store"
 
 
-class StoreSettings(Settings, frozen=True, kw_only=True):
+class StoreSettings(ObservabilitySettings, frozen=True, kw_only=True):
     """The response store; sizes are bytes, `_s` are seconds."""
 
     response_store: Annotated[

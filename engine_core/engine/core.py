@@ -288,7 +288,8 @@ class EngineCore:
 
     def queue_stats(self) -> QueueStats:
         """Return the state of the waiting queue and what it has rejected."""
-        return queue_stats(self.scheduler, self._requests, self._clock.monotonic())
+        now_s = self._clock.monotonic()
+        return queue_stats(self.scheduler, self._requests, self.adapters.num_slots, now_s)
 
     def stats(self) -> EngineStats:
         """Return counters since start and gauges of now; see engine_core.engine.stats."""

@@ -12,6 +12,7 @@ from splitserve.engine_core.engine.step_times import StepTimes
 from splitserve.engine_core.ipc.codec import unpack_int32
 from splitserve.engine_core.ipc.messages import EngineStats, QueueStats
 from splitserve.engine_core.ipc.worker_messages import ModelRunnerOutput
+from splitserve.engine_core.request import RequestState
 from splitserve.engine_core.scheduler.scheduler import Scheduler
 
 
@@ -88,8 +89,13 @@ def engine_stats(
     )
 
 
-def queue_stats(scheduler: Scheduler, requests: RequestLifecycle, now_s: float) -> QueueStats:
-    """Return the state of the waiting queue and what it has rejected."""
+def queue_stats(scheduler: Scheduler, requests: RequestLifecycle, max_loras: int, now_s: float) -> QueueStats:
+    """Return the state of the waiting queue and what it has rejected; O(requests) if there are adapters."""
+    by_state: dict[RequestState, set[str]] = {state: set() for state in RequestState}
+    if max_loras:
+        for request in requests.table:
+            if request.adapter is not None:
+                by_state[request.state].add(request.adapter.name)
     return QueueStats(
         num_waiting_tokens=requests.admission.num_waiting_tokens,
         queue_time_s=requests.admission.queue_time_s(now_s),
@@ -97,4 +103,7 @@ def queue_stats(scheduler: Scheduler, requests: RequestLifecycle, now_s: float) 
         rejected=dict(requests.admission.rejected),
         timeouts=dict(requests.timeouts),
         num_tenants=scheduler.waiting.num_tenants,
+        max_loras=max_loras,
+        running_adapters=sorted(by_state[RequestState.RUNNING]),
+        waiting_adapters=sorted(by_state[RequestState.WAITING]),
     )

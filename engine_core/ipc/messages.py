@@ -307,6 +307,8 @@ class QueueStats(Wire, frozen=True):
         rejected: number of requests by the limit that was hit, "max_num_waiting" or "max_waiting_tokens".
         timeouts: number of requests ended by "timeout" and by "queue_timeout".
         num_tenants: tenants with a share of their own; 0 unless the policy is fair.
+        max_loras: adapters in memory at once; 0 if the engine serves none.
+        running_adapters, waiting_adapters: names of adapters that running and waiting requests use, sorted.
     """
 
     num_waiting_tokens: int = 0
@@ -315,6 +317,9 @@ class QueueStats(Wire, frozen=True):
     rejected: dict[str, int] = {}
     timeouts: dict[str, int] = {}
     num_tenants: int = 0
+    max_loras: int = 0
+    running_adapters: list[str] = []
+    waiting_adapters: list[str] = []
 
 
 class Pong(Wire, frozen=True, tag=6):

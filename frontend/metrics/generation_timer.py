@@ -27,6 +27,11 @@ class GenerationTimer:
         """Monotonic time of the last token in seconds, None before the first."""
         return self._last if self._count else None
 
+    @property
+    def num_tokens(self) -> int:
+        """Tokens so far."""
+        return self._count
+
     def times(self) -> RequestTimes:
         """Return the times of the tokens so far."""
         return RequestTimes(self._arrived, self._queue_time, self._first, self._last, self._count)
@@ -56,5 +61,10 @@ class GenerationTimer:
         metrics, count = self._metrics, self._count
         metrics.e2e_latency.observe(self._clock() - self._arrived)
         metrics.generation_tokens.observe(count)
+        if count:
+            times = self.times()
+            metrics.prefill_time.observe(times.prefill_s)
+            metrics.decode_time.observe(times.decode_s)
+            metrics.inference_time.observe(times.prefill_s + times.decode_s)
         if count > 1:
             metrics.time_per_output_token.observe((self._last - self._first) / (count - 1))

@@ -51,13 +51,22 @@ class RequestTimes:
         self.last_token_s = now_s
         self.num_tokens += num_tokens
 
+    @property
+    def prefill_s(self) -> float:
+        """Seconds from its first run to its first token."""
+        # The wait was measured by the engine's clock, so a fast response may seem to precede the first run.
+        return max(0.0, self.first_token_s - self.arrived_s - self.queue_time_s)
+
+    @property
+    def decode_s(self) -> float:
+        """Seconds from its first token to its last."""
+        return self.last_token_s - self.first_token_s
+
     def metrics(self) -> RequestMetrics:
         """Return the metrics of the tokens so far."""
         if not self.num_tokens:
             return RequestMetrics()
-        generation_s = self.last_token_s - self.first_token_s
-        # The wait was measured by the engine's clock, so a fast response may seem to precede the first run.
-        prefill_s = max(0.0, self.first_token_s - self.arrived_s - self.queue_time_s)
+        prefill_s, generation_s = self.prefill_s, self.decode_s
         took_s = prefill_s + generation_s
         return RequestMetrics(
             time_to_first_token_ms=1e3 * prefill_s,

@@ -177,6 +177,10 @@ class GenerationRun:
         for generation in self._generations:
             generation.close()
         usage = self.usage.usage()
+        if self.finished:
+            counts = [timer.num_tokens for timer in self._timers]
+            for i in range(0, len(counts), self.n):
+                self._model_metrics.max_generation_tokens.observe(max(counts[i : i + self.n]))
         self._model_metrics.cached_tokens += self.usage.cached_tokens
         self._log |= {
             "prompt_tokens": usage.prompt_tokens,

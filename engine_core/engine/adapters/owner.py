@@ -46,6 +46,7 @@ class Adapters:
     """The adapters of an engine; used by its thread.
 
     Attributes:
+        num_slots: adapters in memory at once; 0 if none are served.
         wanted: adapters that somebody waits for and that are not being loaded yet, in order; row admission
             adds to it.
         has_changed: the list of names has changed since somebody cleared this.
@@ -59,7 +60,7 @@ class Adapters:
             new_key: returns what was never a key before.
         """
         self._new_key = new_key
-        self._num_slots = plan.num_slots
+        self.num_slots = plan.num_slots
         self._named = {name: Adapter(name, path, new_key()) for name, path in plan.paths.items()}
         self._free = list(range(plan.num_slots))
         self._placed: dict[int, Adapter] = {}
@@ -73,7 +74,7 @@ class Adapters:
     @property
     def are_served(self) -> bool:
         """Whether there may be any."""
-        return self._num_slots > 0
+        return self.num_slots > 0
 
     def listed(self) -> list[AdapterInfo]:
         """Return the adapters that requests may name, oldest first."""
@@ -124,7 +125,7 @@ class Adapters:
         Raises:
             InvalidRequestError: the name is wrong or in use, or there are too many.
         """
-        if not self._num_slots:
+        if not self.num_slots:
             raise InvalidRequestError("this engine serves no adapters (--lora, --lora-dir)", "lora_name")
         if not is_adapter_name(name):
             raise InvalidRequestError(

@@ -191,6 +191,22 @@ def test_requests_wait_for_their_adapter_and_others_overtake_them() -> None:
     assert waiting.output == waiting.expected
 
 
+def test_statistics_name_the_adapters_that_requests_use() -> None:
+    driver = drive(1)
+    assert driver.engine.queue_stats().max_loras == 1
+    driver.add([1, 2, 3], adapter="c", max_tokens=4, ignore_eos=True)
+    driver.add([1, 2, 3], adapter="b", max_tokens=4, ignore_eos=True)
+    queue = driver.engine.queue_stats()
+    assert (queue.running_adapters, queue.waiting_adapters) == ([], ["b", "c"])
+    while not driver.engine.queue_stats().running_adapters:
+        driver.turn()
+    # One slot: the rows of one adapter at a time.
+    queue = driver.engine.queue_stats()
+    assert sorted([*queue.running_adapters, *queue.waiting_adapters]) == ["b", "c"]
+    driver.run()
+    assert driver.engine.queue_stats().running_adapters == []
+
+
 def test_a_prefix_is_shared_by_requests_of_the_same_adapter_only() -> None:
     driver = drive(2)
     hits = []

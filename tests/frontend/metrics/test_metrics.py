@@ -262,6 +262,20 @@ def test_tokens_that_come_together_share_their_time() -> None:
     assert (metrics.time_to_first_token.sum, metrics.inter_token_latency.sum) == (1.0, 3.0)
     assert (metrics.inter_token_latency.count, metrics.time_per_output_token.sum) == (3, 1.0)
     assert metrics.e2e_latency.sum == 4.0
+    assert (metrics.prefill_time.sum, metrics.decode_time.sum) == (1.0, 3.0)
+    assert metrics.inference_time.sum == 4.0
+
+
+async def test_the_longest_completion_of_a_request_counts(client: httpx.AsyncClient, pool: FakePool) -> None:
+    async def script(request: GenerationRequest) -> AsyncGenerator[OutputDelta, None]:
+        yield OutputDelta(0, "a", [97], finish_reason="stop")
+        yield OutputDelta(1, "abc", [97, 98, 99], finish_reason="length")
+
+    pool.script = script
+    await client.post("/v1/completions", json={"prompt": "x", "n": 2})
+    found = await scrape(client)
+    name = "splitserve:request_max_num_generation_tokens"
+    assert (found[name + "_count", MINE], found[name + "_sum", MINE]) == (1, 3)
 
 
 def test_times_go_on_from_the_last_token_that_native_code_wrote() -> None:

@@ -1,0 +1,1 @@
+"""What is shown of requests beside metrics: settings, logged fields and traces."""

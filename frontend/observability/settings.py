@@ -1,0 +1,22 @@
+"""The settings of an api-frontend that say what it shows to those who watch it."""
+
+# No "from __future__ import annotations": --help would compile each declaration from its text, 10 ms in all.
+from typing import Annotated
+
+from splitserve.engine_core.settings.setting import Setting, Settings
+
+_GROUP = "observability"
+
+
+class ObservabilitySettings(Settings, frozen=True, kw_only=True):
+    """Metrics, logged requests and traces."""
+
+    metrics_compat: Annotated[
+        str,
+        Setting(
+            "publish metrics under another engine's names, too, for its dashboards and scalers",
+            _GROUP,
+            choices=("none", "vllm"),
+            docs=", see [Metrics](metrics.md#under-vllms-names)",
+        ),
+    ] = "none"
