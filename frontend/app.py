@@ -19,7 +19,7 @@ from splitserve.engine_core.errors import SplitServeError
 from splitserve.frontend.config import FrontendConfig
 from splitserve.frontend.docs_page import DocsPage
 from splitserve.frontend.engines.pool import EnginePool
-from splitserve.frontend.http.auth import AuthMiddleware
+from splitserve.frontend.http.auth import AuthMiddleware, KeyPaths
 from splitserve.frontend.http.connection.connection_limits import ConnectionLimits
 from splitserve.frontend.http.connection.disconnect import ClientGoneError
 from splitserve.frontend.http.error_handler import ErrorHandler
@@ -102,7 +102,8 @@ def create_app(config: FrontendConfig, pool: EnginePool, launch: Launch | None =
         if isinstance(route, Route):
             for method in (route.methods or set()) - {"HEAD"}:
                 metrics.http.expect(route.path, method)
-    _add_layers(app, context, owners, page.paths if page is not None else frozenset())
+    admin = frozenset(each.path for each in operations if each.is_admin)
+    _add_layers(app, context, owners, KeyPaths(page.paths if page is not None else frozenset(), admin))
     return app
 
 
@@ -166,7 +167,7 @@ class DocumentedApp(FastAPI):
         return self.openapi_schema
 
 
-def _add_layers(app: FastAPI, context: ApiContext, owners: AppOwners, public: frozenset[str]) -> None:
+def _add_layers(app: FastAPI, context: ApiContext, owners: AppOwners, paths: KeyPaths) -> None:
     """Stack the layers, innermost first: limits, keys, CORS (preflights carry no key), log, prefix."""
     config = context.config
     errors = ErrorHandler(has_docs=not config.disable_docs)
@@ -175,7 +176,7 @@ def _add_layers(app: FastAPI, context: ApiContext, owners: AppOwners, public: fr
     app.add_exception_handler(ClientGoneError, _client_gone)
     app.add_exception_handler(ClientDisconnect, _client_gone)
     app.add_middleware(LimitsMiddleware, config=config, requests=owners.requests)
-    app.add_middleware(AuthMiddleware, config=config, public=public)
+    app.add_middleware(AuthMiddleware, config=config, paths=paths)
     if config.allowed_origins:
         app.add_middleware(
             CORSMiddleware,

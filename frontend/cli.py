@@ -40,7 +40,8 @@ def _count_short_keys(args: argparse.Namespace) -> int:
     from splitserve.frontend.http.api_keys import count_short_keys
 
     keys = _keys(args)
-    return count_short_keys(keys.api_key, keys.api_key_file)
+    short = count_short_keys(keys.api_key, keys.api_key_file)
+    return short + count_short_keys((), keys.admin_key_file)
 
 
 def _serve(config: FrontendConfig, num_short_keys: int) -> int:
@@ -57,6 +58,7 @@ def _serve(config: FrontendConfig, num_short_keys: int) -> int:
     fields = msgspec.to_builtins(config)
     # Hashes name tenants; how many keys there are is all that start-up needs to show.
     fields["api_key_hashes"] = len(config.api_key_hashes)
+    fields["admin_key_hashes"] = len(config.admin_key_hashes)
     fields["response_store"] = shown_place(config.response_store)
     if config.uds or config.fd is not None:
         del fields["host"], fields["port"]
@@ -98,6 +100,7 @@ def make_config(args: argparse.Namespace) -> FrontendConfig:
         given["frontend_id"] = f"frontend-{number}{os.getpid()}"
     keys = _keys(args)
     given["api_key_hashes"] = hash_keys(keys.api_key, keys.api_key_file)
+    given["admin_key_hashes"] = hash_keys((), keys.admin_key_file, "--admin-key-file")
     config = make_settings(FrontendConfig, given)
     config.check_certificate()
     # The engine makes the directory of a launch, some time after the frontends have started.

@@ -63,6 +63,16 @@ class ApiKeySettings(Settings, frozen=True, kw_only=True):
         str,
         Setting("file of accepted keys, one per line", "security", metavar="FILE", default="none"),
     ] = ""
+    admin_key_file: Annotated[
+        str,
+        Setting(
+            "file of keys for /debug/log_level, one per line",
+            "security",
+            metavar="FILE",
+            default="none, and that is not served",
+            docs=", see [Observability](observability.md#log-level)",
+        ),
+    ] = ""
 
 
 class FrontendConfig(ApiSettings, frozen=True, kw_only=True):
@@ -70,6 +80,7 @@ class FrontendConfig(ApiSettings, frozen=True, kw_only=True):
 
     Attributes:
         api_key_hashes: SHA-256 (hex) of every accepted key; empty switches authentication off.
+        admin_key_hashes: of every key for administration; empty if that is not served.
     """
 
     engines: Annotated[
@@ -158,6 +169,7 @@ class FrontendConfig(ApiSettings, frozen=True, kw_only=True):
     ] = None
     heartbeat_fd: HeartbeatFd = None
     api_key_hashes: tuple[str, ...] = ()
+    admin_key_hashes: tuple[str, ...] = ()
     compaction_key_file: Annotated[
         str,
         Setting(

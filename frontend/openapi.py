@@ -40,6 +40,7 @@ class Operation:
         errors: statuses that come with an error object.
         is_probe: a failure has the same struct, with status 503.
         is_public: asks for no key even where there are keys.
+        is_admin: asks for an admin key, whether there are others or not.
         is_socket: opens a WebSocket.
     """
 
@@ -58,6 +59,7 @@ class Operation:
     errors: tuple[int, ...] = (401,)
     is_probe: bool = False
     is_public: bool = False
+    is_admin: bool = False
     is_socket: bool = False
 
     @property
@@ -98,12 +100,15 @@ def build_openapi(operations: Iterable[Operation], *, with_keys: bool, max_logpr
         entry = _describe(operation)
         if with_keys and operation.is_public:
             entry["security"] = []
+        elif operation.is_admin and not with_keys:
+            entry["security"] = [{"key": []}, {"header": []}]
         document["paths"].setdefault(operation.document_path, {})[operation.method.lower()] = entry
-    if with_keys:
+    if with_keys or any(operation.is_admin for operation in operations):
         document["components"]["securitySchemes"] = {
             "key": {"type": "http", "scheme": "bearer"},
             "header": {"type": "apiKey", "in": "header", "name": "x-api-key"},
         }
+    if with_keys:
         document["security"] = [{"key": []}, {"header": []}]
     return document
 

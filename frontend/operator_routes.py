@@ -23,6 +23,12 @@ from splitserve.frontend.operator.debug_engines import EngineViewList, view_engi
 from splitserve.frontend.operator.debug_requests import OpenRequestList, list_requests, show_request
 from splitserve.frontend.operator.health import Health, HealthProbe
 from splitserve.frontend.operator.load import ServerLoad, server_load
+from splitserve.frontend.operator.log_level import (
+    LogLevelRequest,
+    LogLevels,
+    change_log_level,
+    show_log_level,
+)
 
 _operator = partial(Operation, tag="operation", method="GET")
 
@@ -74,6 +80,7 @@ def operator_operations(
             response=VersionAnswer,
         ),
         *_debugging(context),
+        *(_admin(context) if context.config.admin_key_hashes else ()),
         _operator(
             path="/metrics",
             name="metrics",
@@ -104,6 +111,32 @@ def _adapters(context: ApiContext) -> list[Operation]:
             request=UnloadAdapterRequest,
             example={"lora_name": "sql"},
             response=AdapterAnswer,
+        ),
+    ]
+
+
+def _admin(context: ApiContext) -> list[Operation]:
+    admin = partial(
+        Operation,
+        path="/debug/log_level",
+        tag="operation",
+        name="log_level",
+        response=LogLevels,
+        is_admin=True,
+    )
+    return [
+        admin(
+            method="GET",
+            summary="The least severe level that this frontend logs",
+            endpoint=show_log_level,
+        ),
+        admin(
+            method="POST",
+            summary="Change the log level of frontends, engines and workers",
+            endpoint=partial(change_log_level, context),
+            request=LogLevelRequest,
+            example={"level": "debug"},
+            errors=(400, 401, 408, 413, 415, 429, 500),
         ),
     ]
 

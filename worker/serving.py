@@ -37,6 +37,7 @@ from splitserve.engine_core.ipc.worker_messages import (
     LoadAdapter,
     ModelRunnerOutput,
     SchedulerOutput,
+    SetLogLevel,
     Shutdown,
     WorkerHello,
     WorkerReady,
@@ -44,7 +45,7 @@ from splitserve.engine_core.ipc.worker_messages import (
 )
 from splitserve.engine_core.kept.folder import remove_folder_of
 from splitserve.engine_core.process.kill_points import reach
-from splitserve.engine_core.process.logs import configure_logging, log_event
+from splitserve.engine_core.process.logs import configure_logging, log_event, set_log_level
 from splitserve.engine_core.process.version import software_version
 from splitserve.worker.batch.replies import Replies
 from splitserve.worker.config import WorkerConfig
@@ -153,6 +154,8 @@ class Serving:
                     worker.grammars.ask(message)
                 case LoadAdapter():
                     worker.adapters.ask(message)
+                case SetLogLevel():
+                    set_log_level(message.level)
                 case Shutdown():
                     return EXIT_OK
                 case Configure() if self._is_adopted:

@@ -7,7 +7,8 @@ from collections.abc import Callable
 from splitserve.engine_core.engine.adapters.calls import AdapterCalls
 from splitserve.engine_core.engine.core import EngineCore
 from splitserve.engine_core.errors import SplitServeError
-from splitserve.engine_core.ipc.messages import Call, CallKind, CallResult, EngineMessage
+from splitserve.engine_core.ipc.messages import Call, CallKind, CallResult, EngineMessage, LogLevelSet
+from splitserve.engine_core.ipc.wire import LogLevelName
 
 MAX_CALL_IDS = 16
 
@@ -23,7 +24,10 @@ class UtilityCalls:
 
     Attributes:
         adapters: answers those that concern adapters.
+        on_log_level: has this process and the workers log from another level on.
     """
+
+    on_log_level: Callable[[LogLevelName], None] = staticmethod(lambda level: None)
 
     def __init__(
         self,
@@ -34,6 +38,7 @@ class UtilityCalls:
     ) -> None:
         self._place = place
         self._post = post
+        self._post_all = post_all
         self.adapters = AdapterCalls(epoch, post, post_all)
 
     def answer(self, identity: bytes, call: Call, engine: EngineCore) -> None:
@@ -48,6 +53,10 @@ class UtilityCalls:
             case CallKind.VIEW_ENGINE:
                 view = engine.view(call.tenant)
                 self._post(identity, CallResult(call.call_id, ok=True, view=view))
+            case CallKind.SET_LOG_LEVEL:
+                self.on_log_level(call.log_level)
+                self._post_all(LogLevelSet(call.log_level))
+                self._post(identity, CallResult(call.call_id, ok=True))
             case CallKind.LOAD_ADAPTER | CallKind.UNLOAD_ADAPTER:
                 try:
                     self.adapters.answer(identity, call, self._place(call.path), engine.adapters)

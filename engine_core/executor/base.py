@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 
 import zmq
 
+from splitserve.engine_core.ipc.wire import LogLevelName
 from splitserve.engine_core.ipc.worker_messages import (
     CompileGrammar,
     FromWorkerMessage,
@@ -74,6 +75,10 @@ class Executor(ABC):
         Raises:
             WorkerError: a worker was lost, sent garbage or missed its step deadline.
         """
+
+    def set_log_level(self, level: LogLevelName) -> None:
+        """Have workers that serve log from another level on; those in this process do so already."""
+        return
 
     def owing(self) -> str:
         """Name the workers that owe the output of the oldest step."""

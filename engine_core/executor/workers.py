@@ -37,12 +37,14 @@ from splitserve.engine_core.executor.ranks import Ranks
 from splitserve.engine_core.executor.worker_group import WorkerGroup
 from splitserve.engine_core.ipc.codec import encode, from_worker_decoder
 from splitserve.engine_core.ipc.transport import Content, SendResult
+from splitserve.engine_core.ipc.wire import LogLevelName
 from splitserve.engine_core.ipc.worker_messages import (
     CompileGrammar,
     FromWorkerMessage,
     InitKVCache,
     LoadAdapter,
     SchedulerOutput,
+    SetLogLevel,
     Shutdown,
     ToWorkerMessage,
     WorkerFailed,
@@ -140,6 +142,12 @@ class WorkersExecutor(Executor):
     def load_adapter(self, message: LoadAdapter) -> None:
         """Send an adapter's place to every rank."""
         self._send(message)
+
+    def set_log_level(self, level: LogLevelName) -> None:
+        """Tell every rank, once they serve; one that is gone is noticed later."""
+        if self._ranks.are_serving and self._group.router is not None:
+            for identity in self._identities:
+                self._group.router.send(identity, encode(SetLogLevel(level)))
 
     def receive(self) -> list[FromWorkerMessage]:
         """Return what the workers sent, as one.

@@ -10,6 +10,7 @@ import msgspec
 from splitserve.engine_core.ipc.wire import (
     AdapterInfo,
     EngineView,
+    LogLevelName,
     ModelInfo,
     Pooled,
     TokenLogprobs,
@@ -118,6 +119,7 @@ class CallKind(enum.IntEnum):
     VIEW_ENGINE = 2
     LOAD_ADAPTER = 3
     UNLOAD_ADAPTER = 4
+    SET_LOG_LEVEL = 5
 
 
 class Call(Wire, frozen=True, tag=4):
@@ -129,6 +131,7 @@ class Call(Wire, frozen=True, tag=4):
         tenant: whose requests are described, and whose share by name; everybody's if it is "".
         adapter, path: for LOAD_ADAPTER, its name and its directory, which has to be below --lora-dir; for
             UNLOAD_ADAPTER the name.
+        log_level: for SET_LOG_LEVEL, of the engine, its workers and its frontends.
     """
 
     call_id: int
@@ -137,6 +140,7 @@ class Call(Wire, frozen=True, tag=4):
     tenant: str = ""
     adapter: str = ""
     path: str = ""
+    log_level: LogLevelName = "info"
 
 
 FrontendMessage = Hello | AddRequest | Abort | Ping | Call
@@ -436,6 +440,12 @@ class AdaptersChanged(Wire, frozen=True, tag=10):
     adapters: list[AdapterInfo]
 
 
+class LogLevelSet(Wire, frozen=True, tag=11):
+    """A frontend has had the log level changed: that of the others, too."""
+
+    level: LogLevelName
+
+
 EngineMessage = (
     Loading
     | Ready
@@ -448,4 +458,5 @@ EngineMessage = (
     | HandOver
     | Recovering
     | AdaptersChanged
+    | LogLevelSet
 )

@@ -19,10 +19,11 @@ from typing import Literal
 
 import msgspec
 
-PROTOCOL_VERSION = 10
+PROTOCOL_VERSION = 11
 
 
 Task = Literal["generate", "embed", "score", "classify"]
+LogLevelName = Literal["debug", "info", "warning", "error"]
 
 
 class Wire(msgspec.Struct, frozen=True, array_like=True, omit_defaults=True, gc=False):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from splitserve.engine_core.ipc.wire import ModelInfo, Pooled, TokenLogprobs, Wire
+from splitserve.engine_core.ipc.wire import LogLevelName, ModelInfo, Pooled, TokenLogprobs, Wire
 from splitserve.engine_core.sequence_sampling import SequenceSampling
 from splitserve.engine_core.settings.worker_settings import WorkerSettings
 
@@ -154,7 +154,15 @@ class LoadAdapter(Wire, frozen=True, tag=6):
     path: str
 
 
-ToWorkerMessage = Configure | InitKVCache | SchedulerOutput | Shutdown | Adopt | CompileGrammar | LoadAdapter
+class SetLogLevel(Wire, frozen=True, tag=7):
+    """Log what is at least as severe as this from now on; nothing answers it."""
+
+    level: LogLevelName
+
+
+ToWorkerMessage = (
+    Configure | InitKVCache | SchedulerOutput | Shutdown | Adopt | CompileGrammar | LoadAdapter | SetLogLevel
+)
 
 # --- worker -> engine-core ---
 

@@ -41,6 +41,24 @@ def configure_logging(level: str, form: str = "text") -> None:
         logging.getLogger(name).setLevel(least)
 
 
+def set_log_level(level: str) -> None:
+    """Log what is at least as severe as this from now on; libraries stay as quiet as they are.
+
+    Args:
+        level: in lower case.
+    """
+    root = logging.getLogger()
+    if level != log_level():
+        # At the level that was, or a change to a more severe one would not be seen.
+        log_event(logging.getLogger(__name__), root.level, "log level", level=level)
+        root.setLevel(level.upper())
+
+
+def log_level() -> str:
+    """Return the least severe level that this process logs, in lower case."""
+    return logging.getLevelName(logging.getLogger().level).lower()
+
+
 def log_event(
     logger: logging.Logger,
     level: int,

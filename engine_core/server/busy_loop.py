@@ -27,12 +27,13 @@ from splitserve.engine_core.ipc.addresses import ipc_path, is_ipc
 from splitserve.engine_core.ipc.curve import KeyGuard, ServerKeys, load_server_keys
 from splitserve.engine_core.ipc.sockets import SocketLimits
 from splitserve.engine_core.ipc.transport import SEND_HWM, BoundRouter
+from splitserve.engine_core.ipc.wire import LogLevelName
 from splitserve.engine_core.kv_events.publisher import KVEventPublisher
 from splitserve.engine_core.process.children import DeathSignals
 from splitserve.engine_core.process.file_limit import raise_file_limit
 from splitserve.engine_core.process.heartbeats import join_heartbeats
 from splitserve.engine_core.process.kill_points import reach
-from splitserve.engine_core.process.logs import log_event
+from splitserve.engine_core.process.logs import log_event, set_log_level
 from splitserve.engine_core.process.progress import StartupReport
 from splitserve.engine_core.process.runtime_directory import leave_runtime_directory
 from splitserve.engine_core.process.signals import SignalInbox
@@ -115,6 +116,7 @@ class BusyLoop:
         self._handler = FrontendHandler(
             config, clock, self._epoch, table, self._startup, lambda: self._workers.stalled()
         )
+        self._handler.calls.on_log_level = self._set_log_level
         self._request_log = RequestLog(table)
         self._upkeep = Upkeep(clock, self._handler, table, self._heart)
         self._workers = WorkerSide(
@@ -136,6 +138,10 @@ class BusyLoop:
         except BaseException:
             self._router.close()
             raise
+
+    def _set_log_level(self, level: LogLevelName) -> None:
+        set_log_level(level)
+        self._executor.set_log_level(level)
 
     def run(self) -> int:
         """Serve until a signal ends it; return the exit code.

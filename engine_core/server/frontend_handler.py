@@ -65,6 +65,7 @@ class FrontendHandler:
     Attributes:
         phase: how far the engine is.
         faults: what peers have done wrong.
+        calls: answers utility calls.
 
     Args:
         epoch: identifies this run of the engine process.
@@ -85,7 +86,7 @@ class FrontendHandler:
         self._clock = clock
         self._epoch = epoch
         place = partial(place_below, config.lora_dir)
-        self._calls = UtilityCalls(epoch, place, self._post_known, self.post_all)
+        self.calls = UtilityCalls(epoch, place, self._post_known, self.post_all)
         self._table = table
         self._stalled = stalled
         self._arrivals = Arrivals(config.max_num_seqs + config.max_num_waiting)
@@ -201,7 +202,7 @@ class FrontendHandler:
             result = CallResult(call.call_id, ok=False, message="the engine is loading", status=503)
             self.post(identity, result)
         else:
-            self._calls.answer(identity, call, self._engine)
+            self.calls.answer(identity, call, self._engine)
 
     def stats(self) -> EngineStats:
         """Return the engine's statistics together with those of the connections."""
@@ -284,7 +285,7 @@ class FrontendHandler:
     def send_outputs(self) -> None:
         """Send what the engine has for each frontend, one message each."""
         if self._engine is not None:
-            self._calls.adapters.tell(self._engine.adapters)
+            self.calls.adapters.tell(self._engine.adapters)
             outputs_of = self._engine.take_outputs()
             for identity, outputs in outputs_of.items():
                 self.post(identity, outputs)

@@ -13,7 +13,7 @@ import zmq
 
 from splitserve.engine_core.errors import EngineUnavailableError
 from splitserve.engine_core.ipc.curve import load_client_keys
-from splitserve.engine_core.ipc.wire import EngineView
+from splitserve.engine_core.ipc.wire import EngineView, LogLevelName
 from splitserve.engine_core.process.version import software_version
 from splitserve.frontend.engines import questions
 from splitserve.frontend.engines.adapter_calls import AdapterCalls
@@ -252,6 +252,10 @@ class EnginePool:
             EngineUnavailableError: no engine is ready, or one did not do so within timeout_s seconds.
         """
         return await questions.reset_prefix_cache(self._serving(), timeout_s)
+
+    async def set_log_level(self, level: LogLevelName, timeout_s: float) -> dict[str, bool]:
+        """Have all engines, their workers and frontends log from a level on; return who does, by address."""
+        return await questions.set_log_level(self._replicas, level, timeout_s)
 
     def _serving(self) -> list[EngineReplica]:
         """Return the engines that are ready, at least one."""

@@ -6,8 +6,8 @@ import asyncio
 from collections.abc import Iterable, Sequence
 
 from splitserve.engine_core.errors import EngineUnavailableError
-from splitserve.engine_core.ipc.messages import Call, CallKind
-from splitserve.engine_core.ipc.wire import EngineView
+from splitserve.engine_core.ipc.messages import Call, CallKind, CallResult
+from splitserve.engine_core.ipc.wire import EngineView, LogLevelName
 from splitserve.frontend.engines.replica import EngineReplica
 from splitserve.frontend.engines.status import EngineStatus, Explanation
 
@@ -44,6 +44,21 @@ async def reset_prefix_cache(replicas: Iterable[EngineReplica], timeout_s: float
     call = Call(0, CallKind.RESET_PREFIX_CACHE)
     results = await asyncio.gather(*(each.client.call(call, timeout_s) for each in replicas))
     return sum(result.num_blocks for result in results)
+
+
+async def set_log_level(
+    replicas: Iterable[EngineReplica], level: LogLevelName, timeout_s: float
+) -> dict[str, bool]:
+    """Return which engines log from another level on now, by address; see EnginePool.set_log_level."""
+    call = Call(0, CallKind.SET_LOG_LEVEL, log_level=level)
+    asked = list(replicas)
+    results = await asyncio.gather(
+        *(each.client.call(call, timeout_s) for each in asked), return_exceptions=True
+    )
+    return {
+        each.address: isinstance(result, CallResult) and result.ok
+        for each, result in zip(asked, results, strict=True)
+    }
 
 
 async def _explain(

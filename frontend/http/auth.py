@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import hmac
 import re
+from typing import NamedTuple
 
 from starlette.responses import Response
 from starlette.routing import Route
@@ -21,29 +22,57 @@ _TENANT = re.compile(r"[A-Za-z0-9._:-]{1,64}", re.ASCII)
 _ANY_PATH = Route("/{path:path}", Response, methods=None)
 
 
+class KeyPaths(NamedTuple):
+    """Paths with keys of another kind than the rest.
+
+    Attributes:
+        public: need no key, whatever the operator opened.
+        admin: need an admin key; no other key opens them, and it opens no others.
+    """
+
+    public: frozenset[str] = frozenset()
+    admin: frozenset[str] = frozenset()
+
+
+NO_PATHS = KeyPaths()
+
+
 class AuthMiddleware:
     """Responds 401 to requests without a valid key; puts the others' tenant in scope["state"]."""
 
-    def __init__(self, app: ASGIApp, config: FrontendConfig, public: frozenset[str] = frozenset()) -> None:
-        """Args: public are paths that need no key, whatever the operator opened."""
+    def __init__(
+        self,
+        app: ASGIApp,
+        config: FrontendConfig,
+        paths: KeyPaths = NO_PATHS,
+    ) -> None:
+        """Args: config names the keys, paths what they open."""
         self._app = app
         self._hashes = tuple(bytes.fromhex(digest) for digest in config.api_key_hashes)
+        self._admin_hashes = tuple(bytes.fromhex(digest) for digest in config.admin_key_hashes)
+        self._admin = paths.admin
         self._tenant_header = config.tenant_header.lower().encode()
-        self._public = frozenset((ALWAYS_PUBLIC, *config.public_paths)) | public
+        self._public = frozenset((ALWAYS_PUBLIC, *config.public_paths)) | paths.public
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Check one request."""
-        if scope["type"] == "http" and self._hashes and routed_path(scope) not in self._public:
-            key_hash = self._match(presented_key(scope))
-            if key_hash is None:
-                error = HttpError(
-                    401,
-                    "invalid_api_key",
-                    "A valid API key is required: Authorization: Bearer KEY, or x-api-key: KEY.",
-                )
-                await error_response(error)(scope, receive, send)
-                return
-            scope.setdefault("state", {})["tenant"] = key_hash.hex()[:TENANT_CHARS]
+        if scope["type"] == "http" and (self._hashes or self._admin):
+            path = routed_path(scope)
+            is_admin = path in self._admin
+            hashes = self._admin_hashes if is_admin else self._hashes
+            if is_admin or (hashes and path not in self._public):
+                key_hash = _match(presented_key(scope), hashes)
+                if key_hash is None:
+                    kind = "admin" if is_admin else "API"
+                    error = HttpError(
+                        401,
+                        "invalid_api_key",
+                        f"A valid {kind} key is required: Authorization: Bearer KEY, or x-api-key: KEY.",
+                    )
+                    await error_response(error)(scope, receive, send)
+                    return
+                if not is_admin:
+                    scope.setdefault("state", {})["tenant"] = key_hash.hex()[:TENANT_CHARS]
         if scope["type"] == "http" and self._tenant_header:
             try:
                 named = named_tenant(scope, self._tenant_header)
@@ -54,14 +83,15 @@ class AuthMiddleware:
                 scope.setdefault("state", {})["tenant"] = named
         await self._app(scope, receive, send)
 
-    def _match(self, key: bytes | None) -> bytes | None:
-        """Compare with every key in constant time, whichever matches and whether any does."""
-        presented = hashlib.sha256(key or b"").digest()
-        found: bytes | None = None
-        for known in self._hashes:
-            if hmac.compare_digest(presented, known):
-                found = known
-        return None if key is None else found
+
+def _match(key: bytes | None, hashes: tuple[bytes, ...]) -> bytes | None:
+    """Compare with every key in constant time, whichever matches and whether any does."""
+    presented = hashlib.sha256(key or b"").digest()
+    found: bytes | None = None
+    for known in hashes:
+        if hmac.compare_digest(presented, known):
+            found = known
+    return None if key is None else found
 
 
 def routed_path(scope: Scope) -> str | None:

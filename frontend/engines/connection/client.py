@@ -23,11 +23,12 @@ from splitserve.engine_core.ipc.messages import (
     AddRequest,
     Call,
     CallResult,
+    LogLevelSet,
     Pong,
     StepOutputs,
 )
 from splitserve.engine_core.process.kill_points import reach
-from splitserve.engine_core.process.logs import log_event
+from splitserve.engine_core.process.logs import log_event, set_log_level
 from splitserve.frontend.engines.connection.calls import SHUTTING_DOWN, PendingCalls
 from splitserve.frontend.engines.connection.engine_socket import EngineSocket
 from splitserve.frontend.engines.connection.open_sequence import OpenSequence
@@ -198,6 +199,8 @@ class EngineClient:
             reach("frontend.outputs_received")
         elif isinstance(message, AdaptersChanged):
             self.adapters = message
+        elif isinstance(message, LogLevelSet):
+            set_log_level(message.level)
         self._calls.settle(message)
 
     def on_wakeup(self) -> None:

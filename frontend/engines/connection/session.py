@@ -57,6 +57,7 @@ from splitserve.engine_core.ipc.messages import (
     HandOver,
     Hello,
     Loading,
+    LogLevelSet,
     Ping,
     Pong,
     Ready,
@@ -175,7 +176,7 @@ class EngineSession:
                     self.state = EngineState.RECOVERING
             case HandOver():
                 self._receive_hand_over(message)
-            case CallResult() | AdaptersChanged():
+            case CallResult() | AdaptersChanged() | LogLevelSet():
                 pass
 
     def garbled(self) -> None:

@@ -22,6 +22,7 @@ from splitserve.engine_core.ipc.codec import encode, to_worker_decoder, unpack_i
 from splitserve.engine_core.ipc.transport import connect_engine
 from splitserve.engine_core.ipc.wire import PROTOCOL_VERSION
 from splitserve.engine_core.ipc.worker_messages import (
+    AdapterLoaded,
     Configure,
     FromWorkerMessage,
     InitKVCache,
@@ -29,6 +30,7 @@ from splitserve.engine_core.ipc.worker_messages import (
     LoadProgress,
     ModelRunnerOutput,
     SchedulerOutput,
+    SetLogLevel,
     WorkerFailed,
     WorkerHello,
 )
@@ -127,6 +129,9 @@ class FakeWorker:
                 self.send(KVCacheReady(message.num_blocks, message.num_host_blocks + self.rank))
             elif isinstance(message, SchedulerOutput):
                 self.step(message)
+            elif isinstance(message, SetLogLevel):
+                # Nothing of its own shows it.
+                self.send(AdapterLoaded(1, message.level))
             elif self.behaviour != "stubborn":
                 return
 

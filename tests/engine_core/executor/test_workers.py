@@ -22,6 +22,7 @@ from splitserve.engine_core.executor.worker_process import worker_argv
 from splitserve.engine_core.executor.workers import WorkersExecutor
 from splitserve.engine_core.ipc.codec import encode, pack_int32, to_worker_decoder, unpack_int32
 from splitserve.engine_core.ipc.worker_messages import (
+    AdapterLoaded,
     Configure,
     FromWorkerMessage,
     KVCacheReady,
@@ -352,3 +353,15 @@ def test_a_setting_declared_for_workers_is_told_to_them() -> None:
 def test_the_real_worker_finds_its_place_on_its_command_line(place: WorkerPlace) -> None:
     words = worker_argv(place)
     assert read_place(words[words.index("splitserve.worker.cli") + 1 :]) == place
+
+
+def test_workers_that_serve_are_told_another_log_level(make_bench: MakeBench) -> None:
+    bench = make_bench("well", "well")
+    # Nobody is there to be told.
+    bench.executor.set_log_level("debug")
+    bench.serve()
+    bench.executor.set_log_level("error")
+    # The fake ones answer with what they were told, as adapters.
+    bench.wait_for(AdapterLoaded)
+    (answer,) = [message for message in bench.messages if isinstance(message, AdapterLoaded)]
+    assert answer.digest == "error"

@@ -16,6 +16,8 @@ from splitserve.engine_core.process.logs import (
     TextFormatter,
     configure_logging,
     log_event,
+    log_level,
+    set_log_level,
 )
 
 LINE = re.compile(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d\.\d{3} (INFO|ERROR) worker\.loop (.*)", re.DOTALL)
@@ -177,3 +179,17 @@ def test_a_process_may_say_again_how_it_logs(
     first, third = capsys.readouterr().err.splitlines()
     assert first.endswith("INFO root first")
     assert json.loads(third)["event"] == "third"
+
+
+def test_the_level_may_change_and_that_is_said_at_the_level_before(
+    root: logging.Logger, capsys: pytest.CaptureFixture[str]
+) -> None:
+    configure_logging("warning", "json")
+    for level in ("error", "error", "debug"):
+        set_log_level(level)
+        assert log_level() == level
+    log_event(root, logging.DEBUG, "seen")
+    log_event(logging.getLogger("httpx"), logging.INFO, "still too much")
+    records = [json.loads(line) for line in capsys.readouterr().err.splitlines()]
+    assert [record["event"] for record in records] == ["log level", "log level", "seen"]
+    assert [record["level"] for record in records] == ["warning", "error", "debug"]

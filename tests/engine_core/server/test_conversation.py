@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import logging
 import tempfile
 
+import pytest
 import zmq
 from zmq.utils.monitor import recv_monitor_message
 
@@ -113,7 +115,9 @@ def test_a_ping_tells_what_the_engine_does(engine: Engine) -> None:
     assert pong.stats.finished["length"] >= 1
 
 
-def test_utility_calls_are_answered(engine: Engine) -> None:
+def test_utility_calls_are_answered(engine: Engine, caplog: pytest.LogCaptureFixture) -> None:
+    # One of them sets the level of the root logger, and this puts it back.
+    caplog.set_level(logging.INFO)
     client = engine.joined()
     for kind in CallKind:
         client.send(Call(call_id=40 + kind, kind=kind))

@@ -20,6 +20,7 @@ from splitserve.engine_core.ipc.messages import (
     CallResult,
     EngineMessage,
     Hello,
+    LogLevelSet,
     Ping,
     Pong,
     Ready,
@@ -222,3 +223,13 @@ def test_what_is_remembered_of_faulty_peers_is_bounded(
         bench.handler.on_frame(b"peer %d" % number, b"\xff")
     assert len(bench.handler.faults._logged) == 1024
     assert bench.handler.stats().protocol_errors == 3000
+
+
+def test_a_log_level_is_for_the_engine_and_all_frontends(bench: Bench) -> None:
+    told: list[str] = []
+    bench.handler.calls.on_log_level = told.append
+    assert isinstance(bench.say(b"b", Hello(PROTOCOL_VERSION, "bob", "x")), Ready)
+    result = bench.say(b"a", Call(5, CallKind.SET_LOG_LEVEL, log_level="error"))
+    assert (result, told) == (CallResult(5, ok=True), ["error"])
+    everyone = [identity for identity, message in bench.sent if message == LogLevelSet("error")]
+    assert sorted(everyone) == [b"a", b"b"]

@@ -15,7 +15,7 @@ from splitserve.engine_core.checkpoint.config.sampling_defaults import SamplingD
 from splitserve.engine_core.errors import EngineUnavailableError, InvalidRequestError
 from splitserve.engine_core.ipc.codec import pack_float32
 from splitserve.engine_core.ipc.messages import EngineStats, QueueStats, RequestInfo
-from splitserve.engine_core.ipc.wire import EngineView, ModelInfo
+from splitserve.engine_core.ipc.wire import EngineView, LogLevelName, ModelInfo
 from splitserve.engine_core.sequence_sampling import MAX_STEP_LOGPROBS
 from splitserve.frontend.engines.generation import GenerationRequest, OutputDelta, TokenLogprob
 from splitserve.frontend.engines.pool import EnginePool
@@ -293,6 +293,7 @@ class FakePool(EnginePool):
     asked: list[tuple[list[str], str]] = field(default_factory=list)
     open_requests: list[RequestInfo] = field(default_factory=list)
     engine_view: EngineView | None = None
+    log_levels: list[str] = field(default_factory=list)
     started: bool = False
     stopped: bool = False
 
@@ -418,6 +419,10 @@ class FakePool(EnginePool):
             return {}
         self.asked.append(([], tenant))
         return {"ipc:///secret/socket": self.engine_view} if self.engine_view else {}
+
+    async def set_log_level(self, level: LogLevelName, timeout_s: float) -> dict[str, bool]:
+        self.log_levels.append(level)
+        return {"ipc:///secret/socket": self.answers}
 
     def stats(self) -> PoolStats:
         return PoolStats(num_open=1, requests_aborted=2)

@@ -92,6 +92,7 @@ def frontend_frames() -> list[bytes]:
         Call(1, CallKind.EXPLAIN_REQUESTS),
         Call(2, CallKind.EXPLAIN_REQUESTS, ["r1-0", "r2"], "a"),
         Call(3, CallKind.VIEW_ENGINE, tenant="a"),
+        Call(4, CallKind.SET_LOG_LEVEL, log_level="warning"),
     ]
     return adds + [encode(message) for message in others]
 

@@ -43,6 +43,7 @@ from splitserve.engine_core.ipc.worker_messages import (
     NewRow,
     RowError,
     SchedulerOutput,
+    SetLogLevel,
     Shutdown,
     WorkerFailed,
     WorkerHello,
@@ -103,6 +104,7 @@ def to_worker_frames() -> list[bytes]:
         encode(Adopt(4711)),
         encode(CompileGrammar(1, 'start: "a"')),
         encode(LoadAdapter(1, 0, "/adapter")),
+        encode(SetLogLevel("warning")),
     ]
 
 

@@ -21,6 +21,7 @@ from splitserve.engine_core.ipc.worker_messages import (
     ModelRunnerOutput,
     NewRow,
     SchedulerOutput,
+    SetLogLevel,
     Shutdown,
     WorkerFailed,
     WorkerHello,
@@ -109,12 +110,16 @@ def test_a_worker_logs_as_the_engine_says(engine: FakeEngine, checkpoint: Path) 
     with worker_process(engine.address) as process:
         engine.configure(msgspec.structs.replace(settings_of(checkpoint), log_format="json"))
         engine.expect_after_progress(WorkerReady)
+        engine.send(SetLogLevel("error"))
+        engine.send(SetLogLevel("info"))
         engine.send(Shutdown())
         assert process.wait(DEADLINE_S) == 0
         assert process.stderr is not None
-        (record,) = map(json.loads, process.stderr)
+        record, *changes = map(json.loads, process.stderr)
         assert (record["event"], record["name"]) == ("attention_backend", "cpu")
         assert record["logger"] == "worker.attention.select"
+        said = [(change["event"], change["level"]) for change in changes]
+        assert said == [("log level", "info"), ("log level", "error")]
 
 
 def test_a_truncated_checkpoint_is_refused(engine: FakeEngine, checkpoint: Path, tmp_path: Path) -> None:
