@@ -49,7 +49,7 @@ FRONTEND = {
     "engines": "_native text",
     "metrics": "engines launch",
     "http": "config engines metrics typed_json",
-    "openai": "config engines http metrics text typed_json unknown_fields",
+    "openai": "config engines http metrics observability text typed_json unknown_fields",
     "anthropic": "engines http openai text",
     "responses": "engines http openai response_store text",
     "operator": "engines http metrics openai",

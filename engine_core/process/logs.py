@@ -81,6 +81,12 @@ def log_event(
         logger.log(level, Event(name, given), exc_info=error, stacklevel=2)
 
 
+class Whole(str):
+    """A value that is logged whole, however long it is: who made it has bounded it."""
+
+    __slots__ = ()
+
+
 class Event:
     """The message of a record: a name and fields. As text: `name key=value ...` on one line."""
 
@@ -132,7 +138,7 @@ def _logger_name(record: logging.LogRecord) -> str:
 def _text(value: object) -> str:
     if isinstance(value, (list, tuple)):
         value = ",".join(str(item) for item in value[:MAX_ITEMS])
-    text = f"{value:.3f}" if isinstance(value, float) else _cut(str(value))
+    text = f"{value:.3f}" if isinstance(value, float) else _cut(value)
     return text if _PLAIN.fullmatch(text) else json.dumps(text)
 
 
@@ -141,8 +147,11 @@ def _json_value(value: object) -> object:
         return round(value, 3) if math.isfinite(value) else str(value)
     if isinstance(value, (list, tuple)):
         return [_json_value(item) for item in value[:MAX_ITEMS]]
-    return value if isinstance(value, int) else _cut(str(value))
+    return value if isinstance(value, int) else _cut(value)
 
 
-def _cut(text: str) -> str:
+def _cut(value: object) -> str:
+    text = str(value)
+    if isinstance(value, Whole):
+        return text
     return text if len(text) <= MAX_VALUE_CHARS else text[:MAX_VALUE_CHARS] + "..."

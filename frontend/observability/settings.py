@@ -20,3 +20,13 @@ class ObservabilitySettings(Settings, frozen=True, kw_only=True):
             docs=", see [Metrics](metrics.md#under-vllms-names)",
         ),
     ] = "none"
+    log_requests: Annotated[
+        str,
+        Setting(
+            "what to log of requests beside a line at the end of each: none, bodies without their texts "
+            "(redacted), or bodies and answers (full)",
+            _GROUP,
+            choices=("none", "redacted", "full"),
+            docs=", see [Observability](observability.md#requests)",
+        ),
+    ] = "none"

@@ -25,6 +25,7 @@ from splitserve.frontend.http.response.keep_alive import KeepAlive
 from splitserve.frontend.http.response.long_answer import LongAnswer
 from splitserve.frontend.http.slices import SliceQueue
 from splitserve.frontend.metrics.process import FrontendMetrics
+from splitserve.frontend.observability.logged_text import log_body
 from splitserve.frontend.openai.schema.sampling import NO_DEFAULTS, ServedLimits
 from splitserve.frontend.openai.schema.unsupported import Accepted, refuse_unsupported
 from splitserve.frontend.text.answers.detection import with_overrides
@@ -83,6 +84,7 @@ async def read_struct(
         decoded = await decoder.decode(raw)
     finally:
         release_body(request)
+    log_body(context.config.log_requests, request.state.request_id, request.url.path, decoded.fields)
     if decoded.unknown:
         context.unknown_fields.check(decoded.unknown)
     refuse_unsupported(decoded.fields, refused)

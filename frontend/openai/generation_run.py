@@ -19,6 +19,7 @@ from splitserve.frontend.http.connection.disconnect import ClientWatch
 from splitserve.frontend.http.slices import SLICE_VALUES
 from splitserve.frontend.metrics.generation_timer import GenerationTimer
 from splitserve.frontend.metrics.request_metrics import RequestMetrics
+from splitserve.frontend.observability.logged_text import AnswerLog
 from splitserve.frontend.openai.answers.logprobs import values_per_token
 from splitserve.frontend.openai.answers.usage import UsageCounter
 from splitserve.frontend.openai.context import ApiContext
@@ -88,6 +89,8 @@ class GenerationRun:
         # Tokens that arrive late and joined could not be timed.
         streams = bool(plan.body.stream) or self._tells_metrics
         self._requests = generation_requests(plan, getattr(request.state, "tenant", ""), streams=streams)
+        is_logged = context.config.log_requests == "full"
+        self._answer_log = AnswerLog(request.state.request_id, self._num_open) if is_logged else None
         self._log: dict[str, object] = request.state.log
         self._log |= {"model": self._model_name, "stream": bool(plan.body.stream), "id": plan.head.id}
 
@@ -152,18 +155,20 @@ class GenerationRun:
     def _count(self, choice_idx: int, delta: OutputDelta) -> None:
         self._timers[choice_idx].on_delta(delta)
         self.usage.add(choice_idx, delta)
+        if self._answer_log is not None:
+            self._answer_log.add(choice_idx, delta.text)
         if delta.finish_reason is not None:
             self._num_open -= 1
             self.finished = not self._num_open
 
     def fast_path(self, frame: Frame) -> TextFastPath | None:
-        """Return the fast path of the only completion; None if there are several, or this is a search.
+        """Return the fast path of the only completion; None for several, a search, or text that is logged.
 
         Args:
             frame: of its events.
         """
         stream = self._generations[0].only_stream if len(self._timers) == 1 else None
-        if stream is None:
+        if stream is None or self._answer_log is not None:
             return None
         latency = self._model_metrics.inter_token_latency.buckets
         return TextFastPath(stream, frame, latency, self._timers[0], self.usage)
@@ -187,6 +192,8 @@ class GenerationRun:
             "completion_tokens": usage.completion_tokens,
             "cached_tokens": usage.prompt_tokens_details.cached_tokens,
         }
+        if self._answer_log is not None:
+            self._answer_log.write()
 
     async def collect(
         self, request: Request, on_delta: Callable[[OutputDelta], object] | None = None
