@@ -4,7 +4,7 @@ exit code   meaning
 0           ended by a signal after draining
 1           a bug of ours, see the traceback
 2           a flag or configuration value is wrong
-3           the model cannot be served
+3           the model cannot be served; with --fit: it does not fit
 4           the worker was lost before it was ready, or again and again
 128 + N     ended at once by a second signal N
 """
@@ -77,6 +77,8 @@ def _run(config: EngineConfig) -> int:
         _check(config)
         executor = _executor(config, clock)
         reach("engine.prepared")
+        if config.fit:
+            return _fit(config, executor, clock)
         if config.standby_fd is not None and not wait_until_needed(config.standby_fd):
             return EXIT_OK
         _print_configuration(config)
@@ -142,6 +144,16 @@ def _has_served(config: EngineConfig) -> bool:
     return has_served(config)
 
 
+def _fit(config: EngineConfig, executor: Executor, clock: Clock) -> int:
+    """Print what the model takes and what fits; nothing is loaded."""
+    from splitserve.engine_core.fit.measure import ask_workers
+    from splitserve.engine_core.fit.report import FitReport
+
+    report = FitReport(config, ask_workers(executor, clock, config.load_timeout_s))
+    print("\n".join(report.lines), flush=True)
+    return EXIT_OK if report.fits else EXIT_MODEL
+
+
 def _executor(config: EngineConfig, clock: Clock) -> Executor:
     if config.executor == "simulated":
         from splitserve.engine_core.executor.simulated.executor import SimulatedExecutor
@@ -161,7 +173,9 @@ def _executor(config: EngineConfig, clock: Clock) -> Executor:
         return WorkersExecutor(config, clock, RayWorkers(config))
     from splitserve.engine_core.executor.local_workers import LocalWorkers, keeping_folder
 
-    return WorkersExecutor(config, clock, LocalWorkers(config, kept=keeping_folder(config)))
+    # Those of a running engine are left alone by one that only asks.
+    kept = None if config.fit else keeping_folder(config)
+    return WorkersExecutor(config, clock, LocalWorkers(config, kept=kept))
 
 
 def _print_configuration(config: EngineConfig) -> None:

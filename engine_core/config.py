@@ -112,6 +112,14 @@ class EngineConfig(SchedulingSettings, frozen=True, kw_only=True):
             llm=True,
         ),
     ] = "multiproc"
+    fit: Annotated[
+        bool,
+        Setting(
+            "say what weights, KV cache and activations will take and what fits, then exit",
+            "model",
+            docs=", see [models](models.md#what-fits-into-memory)",
+        ),
+    ] = False
     ray_address: Annotated[
         str,
         Setting(
@@ -267,6 +275,8 @@ class EngineConfig(SchedulingSettings, frozen=True, kw_only=True):
         if self.num_ranks > 1 and self.executor == "simulated":
             sizes = "--tensor-parallel-size times --pipeline-parallel-size"
             raise ConfigError(f"{sizes} must be 1 with --executor simulated")
+        if self.fit and self.executor == "simulated":
+            raise ConfigError("--fit must be left out with --executor simulated")
         if not re.fullmatch(r"|auto|local|[^/\s]{1,250}:\d{1,5}", self.ray_address):
             raise ConfigError(f"--ray-address must be HOST:PORT, auto or local, got {self.ray_address!r}")
         if self.executor != "ray":

@@ -32,7 +32,8 @@ ENGINE_CORE = {
     "engine": "adapter clock config errors ipc kept kv_cache kv_events request scheduler settings suspects",
     "server": "checkpoint clock config engine errors executor ipc kv_cache kv_events process request "
     "sequence_sampling settings",
-    "cli": "checkpoint clock config errors executor model_check process server settings",
+    "fit": "clock config errors executor ipc server settings",
+    "cli": "checkpoint clock config errors executor fit model_check process server settings",
     "launcher": "checkpoint clock config errors ipc kept model_check process settings",
 }
 FRONTEND = {
@@ -79,7 +80,7 @@ WORKER = {
     "layers": "attention device kv_cache ops parallel",
     "weights": "device layers ops",
     "generic": "attention device kv_cache layers ops weights",
-    "models": "attention device generic kv_cache layers ops parallel weights",
+    "models": "attention config device generic kv_cache layers ops parallel weights",
     "grammar": "batch ops",
     "lora": "layers weights",
     "sampling": "batch device grammar models ops",
@@ -90,8 +91,9 @@ WORKER = {
     "warm_up": "batch model_runner",
     "gpu_ranks": "batch device largest_step model_runner",
     "numerics": "config device models ops",
+    "memory": "config device layers model_runner models weights",
     "worker": "attention batch config device gpu_ranks grammar graphs host kv_cache largest_step layers lora "
-    "model_runner models numerics ops parallel sampling speculation warm_up weights",
+    "memory model_runner models numerics ops parallel sampling speculation warm_up weights",
     "death_signal": "",
     "engine_link": "",
     "serving": "batch config death_signal engine_link worker",

@@ -23,12 +23,14 @@ class WorkerConfig(WorkerSettings, frozen=True, kw_only=True):
         num_local_ranks: ranks that share this machine's cores and memory.
         exchange_timeout_s: longest wait for the other ranks within a step.
         worker_wait_s: how long it waits for a successor of its engine; 0 for not at all.
+        fit: it loads nothing, and says what it would take.
     """
 
     place: WorkerPlace = NOWHERE
     num_local_ranks: int = 1
     exchange_timeout_s: float = 60.0
     worker_wait_s: float = 0.0
+    fit: bool = False
 
     @classmethod
     def of(cls, place: WorkerPlace, told: Configure) -> Self:
@@ -43,6 +45,7 @@ class WorkerConfig(WorkerSettings, frozen=True, kw_only=True):
             num_local_ranks=told.num_local_ranks,
             exchange_timeout_s=told.exchange_timeout_s,
             worker_wait_s=told.worker_wait_s,
+            fit=told.fit,
         )
         config.validate()
         return config

@@ -5,6 +5,7 @@ WorkerHello          Configure         imports torch, loads
 LoadProgress...
 WorkerReady          InitKVCache       allocates, warms up
 KVCacheReady         SchedulerOutput   computes, replies ModelRunnerOutput
+MemoryNeed           Shutdown          ends; in the place of WorkerReady, with `fit`
 WorkerFailed                           ends
                      Shutdown          ends
 
@@ -16,6 +17,7 @@ from __future__ import annotations
 import gc
 import logging
 import time
+from typing import TYPE_CHECKING
 
 import zmq
 
@@ -37,6 +39,9 @@ from splitserve.engine_core.settings.worker_settings import WorkerPlace
 from splitserve.worker.config import WorkerConfig
 from splitserve.worker.engine_link import EngineGoneError, EngineLink
 from splitserve.worker.serving import Serving, hello
+
+if TYPE_CHECKING:
+    from splitserve.worker.worker import Worker
 
 logger = logging.getLogger(__name__)
 
@@ -108,6 +113,8 @@ def _serve(link: EngineLink, config: WorkerConfig) -> int:
         from splitserve.worker.worker import Worker
 
         worker = Worker(config)
+        if config.fit:
+            return _say_need(link, worker)
         reach("worker.loading")
         ready = worker.load(_ProgressReporter(link))
         link.send(ready)
@@ -124,6 +131,14 @@ def _serve(link: EngineLink, config: WorkerConfig) -> int:
         return _fail(link, error, EXIT_WORKER)
     finally:
         worker.close()
+
+
+def _say_need(link: EngineLink, worker: Worker) -> int:
+    """Say what the model will take, and end when the engine has heard."""
+    link.send(worker.memory_need())
+    link.receive()
+    worker.close()
+    return EXIT_OK
 
 
 def _fail(link: EngineLink, error: Exception, exit_code: int) -> int:

@@ -3,16 +3,12 @@
 from __future__ import annotations
 
 import time
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import msgspec
 import torch
 
-from splitserve.engine_core.checkpoint.config.architectures import is_bare, read_model_config
 from splitserve.engine_core.checkpoint.config.model_config import ModelConfig
-from splitserve.engine_core.checkpoint.judging import read_judge
-from splitserve.engine_core.checkpoint.pooling import Pooling, pooling_of_classifier, read_pooling
 from splitserve.engine_core.errors import ConfigError, WorkerError
 from splitserve.engine_core.ipc.worker_messages import (
     AdapterLoaded,
@@ -20,19 +16,17 @@ from splitserve.engine_core.ipc.worker_messages import (
     GrammarCompiled,
     KVCacheReady,
     LoadAdapter,
+    MemoryNeed,
     ModelRunnerOutput,
     SchedulerOutput,
     WorkerReady,
 )
 from splitserve.worker.attention.cpu import CpuAttention
-from splitserve.worker.attention.needs import AttentionNeeds
-from splitserve.worker.attention.select import choose_backend
 from splitserve.worker.batch.input_batch import BatchLimits, InputBatch
 from splitserve.worker.batch.step_graphs import StepGraphs, StepInFlight
 from splitserve.worker.config import WorkerConfig
 from splitserve.worker.device.base import Device
 from splitserve.worker.device.cuda import CudaDevice
-from splitserve.worker.device.dtypes import check_quantization, resolve_dtype
 from splitserve.worker.device.out_of_memory import is_out_of_memory
 from splitserve.worker.device.select import open_device
 from splitserve.worker.gpu_ranks import prepare_together
@@ -46,11 +40,11 @@ from splitserve.worker.kv_cache.host_blocks import HostBlocks
 from splitserve.worker.kv_cache.layout import layer_caches
 from splitserve.worker.largest_step import blocks_of_largest_step, run_largest_step
 from splitserve.worker.lora.loader import AdapterLoader
+from splitserve.worker.memory.need import explained, memory_need
 from splitserve.worker.model_runner import ModelRunner, max_logits_rows
-from splitserve.worker.models.dense_layer import load_dense
+from splitserve.worker.models.asked_model import ask
 from splitserve.worker.models.loaded_model import LoadedModel
 from splitserve.worker.models.placement import Placement
-from splitserve.worker.models.registry import ModelUses, load_model
 from splitserve.worker.numerics import numerics
 from splitserve.worker.ops.cpu import ops
 from splitserve.worker.parallel.mesh import ALONE, Mesh
@@ -62,6 +56,7 @@ from splitserve.worker.speculation.drafting import Drafting
 from splitserve.worker.speculation.speculator import Speculator
 from splitserve.worker.warm_up import warm_up
 from splitserve.worker.weights.loading import Loader, Progress, load_weights
+from splitserve.worker.weights.room import NoRoomError
 
 if TYPE_CHECKING:
     from splitserve.worker.parallel.distributed import DistributedMeeting
@@ -125,23 +120,17 @@ class Worker:
             RankLostError: the other ranks cannot be reached.
         """
         started = time.perf_counter()
-        config, pooling = _read_config(self._config)
-        dtype = resolve_dtype(self._config.dtype, config, self._device)
-        quantization = self._config.quantization
-        check_quantization(quantization, dtype, self._device)
+        asked = ask(self._config, self._device, self._meet)
+        config = asked.config
         self.grammars = GrammarCompiler(self._config.model, config.vocab_size, config.eos_token_ids)
         if self._config.place.rank == self._config.output_rank:
             # Beside the weights.
             self.grammars.prepare()
-        backend = choose_backend(
-            self._config.attention_backend, self._device, self._attention_needs(config, dtype)
-        )
-        placement = Placement(self._device, backend, self._meet())
-        uses = _uses(self._config, pooling)
-        model = load_model(config, dtype, placement, progress, quantization, self._loader, uses)
-        self.adapters = AdapterLoader(model.adapters, dtype)
-        dense = [] if pooling is None else load_dense(pooling, config, self._device, self._loader)
-        self.loaded = loaded = LoadedModel(config, dtype, model, quantization, placement, pooling, dense)
+        try:
+            self.loaded = loaded = asked.load(progress, self._loader)
+        except NoRoomError as error:
+            raise explained(error, asked) from None
+        self.adapters = AdapterLoader(loaded.model.adapters, asked.dtype)
         if self._meeting is not None:
             self._meeting.begin(self._config.exchange_timeout_s)
             if isinstance(self._device, CudaDevice):
@@ -152,6 +141,10 @@ class Worker:
             available_bytes=self._cache_bytes(loaded),
             load_s=time.perf_counter() - started,
         )
+
+    def memory_need(self) -> MemoryNeed:
+        """Return what the model will take, in the place of load(), whose errors it raises."""
+        return memory_need(ask(self._config, self._device, self._meet), self._config)
 
     def init_kv_cache(self, num_blocks: int, num_host_blocks: int = 0) -> KVCacheReady:
         """Allocate KV cache, CPU offload tier and the batch, in place of those before; run a warm-up pass.
@@ -200,20 +193,6 @@ class Worker:
         if self._meeting is not None:
             self._meeting.part()
             self._meeting = None
-
-    def _attention_needs(self, config: ModelConfig, dtype: torch.dtype) -> AttentionNeeds:
-        heads = (config.head_dim, config.num_heads, config.num_kv_heads)
-        traits = config.traits.attention
-        return AttentionNeeds(
-            dtype,
-            self._config.block_size,
-            *heads,
-            softcap=traits.score_cap > 0.0,
-            sinks=traits.has_sinks,
-            batch_invariant=self._config.batch_invariant,
-            latent=config.latent is not None,
-            whole=config.encoder is not None,
-        )
 
     def _meet(self) -> Mesh:
         if self._config.num_ranks == 1:
@@ -323,31 +302,6 @@ class Worker:
         return self.runner.execute(step)
 
 
-def _read_config(asked: WorkerConfig) -> tuple[ModelConfig, Pooling | None]:
-    """Return the config with the context that is served, and how the model makes vectors, if it does.
-
-    Raises:
-        ModelLoadError: a file of the checkpoint, or the task that it is asked to do.
-    """
-    config = read_model_config(asked.model, asked.model_impl).limited_to(asked.max_model_len)
-    if config.classifier is not None:
-        return config, pooling_of_classifier(config.path, asked.task, config.classifier.head.pooling)
-    judge = read_judge(config, asked.task, is_bare=is_bare(config.architecture))
-    if judge is not None:
-        return _limited(config, judge.max_tokens), Pooling(normalizes=False, judge=judge)
-    pooling = read_pooling(
-        Path(config.path),
-        asked.task,
-        is_bare=is_bare(config.architecture),
-        is_encoder=config.encoder is not None,
-    )
-    return _limited(config, pooling.max_tokens if pooling is not None else 0), pooling
-
-
-def _limited(config: ModelConfig, max_tokens: int) -> ModelConfig:
-    return config.limited_to(min(config.max_model_len, max_tokens)) if max_tokens else config
-
-
 def _make_pooler(loaded: LoadedModel, batch: InputBatch) -> Pooler | None:
     if loaded.pooling is None:
         return None
@@ -357,15 +311,6 @@ def _make_pooler(loaded: LoadedModel, batch: InputBatch) -> Pooler | None:
         return Pooler(device, classify=Answers(loaded.model, loaded.pooling.judge, max_rows), is_shared=True)
     classify = None if loaded.config.classifier is None else loaded.model.compute_logits
     return Pooler(device, loaded.pooling.mode, loaded.dense, classify, pools_tokens=batch.pools_tokens)
-
-
-def _uses(config: WorkerConfig, pooling: Pooling | None) -> ModelUses:
-    return ModelUses(
-        has_head=pooling is None or pooling.judge is not None,
-        makes_text=pooling is None,
-        num_adapters=config.num_adapter_slots,
-        max_rank=config.max_lora_rank,
-    )
 
 
 def _make_drafting(

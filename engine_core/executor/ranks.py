@@ -5,6 +5,7 @@ WorkerHello of every rank                  one of them
 LoadProgress, once every rank has begun    the bytes of all
 WorkerReady of every rank                  one: the least memory, the largest block
 KVCacheReady of every rank                 one: the slowest moves
+MemoryNeed of every rank                   one: the least memory, the largest need
 AdapterLoaded of every rank                one: that of a rank which could not load it, if there is one
 ModelRunnerOutput of the output rank       that; the others' only show that they have done the step
 """
@@ -25,12 +26,13 @@ from splitserve.engine_core.ipc.worker_messages import (
     FromWorkerMessage,
     KVCacheReady,
     LoadProgress,
+    MemoryNeed,
     ModelRunnerOutput,
     WorkerHello,
     WorkerReady,
 )
 
-M = TypeVar("M", WorkerHello, LoadProgress, WorkerReady, KVCacheReady)
+M = TypeVar("M", WorkerHello, LoadProgress, WorkerReady, KVCacheReady, MemoryNeed)
 
 
 class Ranks:
@@ -61,6 +63,7 @@ class Ranks:
         self._progress: dict[int, LoadProgress] = {}
         self._loaded: dict[int, WorkerReady] = {}
         self._caches: dict[int, KVCacheReady] = {}
+        self._needs: dict[int, MemoryNeed] = {}
         # By number, of the ranks that have answered.
         self._adapters: dict[int, list[AdapterLoaded]] = {}
         # Per rank: number and deadline of each step it has not answered, oldest first.
@@ -110,6 +113,8 @@ class Ranks:
             case KVCacheReady():
                 slowest = max([message, *self._caches.values()], key=lambda ready: ready.move_block_ns)
                 return slowest if self._last(self._caches, rank, message) else None
+            case MemoryNeed():
+                return self._join_needs(rank, message)
             case AdapterLoaded():
                 return self._join_adapters(message)
         return message
@@ -166,6 +171,22 @@ class Ranks:
             return None
         parts = self._progress.values()
         return LoadProgress(sum(part.loaded_bytes for part in parts), sum(part.total_bytes for part in parts))
+
+    def _join_needs(self, rank: int, message: MemoryNeed) -> MemoryNeed | None:
+        if self._last(self._needs, rank, message) is None:
+            return None
+        parts = list(self._needs.values())
+        return msgspec.structs.replace(
+            message,
+            free_bytes=min(part.free_bytes for part in parts),
+            weights_bytes=max(part.weights_bytes for part in parts),
+            activation_bytes=max(part.activation_bytes for part in parts),
+            block_bytes=max(part.block_bytes for part in parts),
+            available_bytes=min(part.available_bytes for part in parts),
+            alternatives={
+                name: max(part.alternatives[name] for part in parts) for name in message.alternatives
+            },
+        )
 
     def _join_adapters(self, message: AdapterLoaded) -> AdapterLoaded | None:
         answers = self._adapters.setdefault(message.number, [])

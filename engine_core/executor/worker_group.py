@@ -26,7 +26,8 @@ def configuration(config: EngineConfig, num_local_ranks: int, worker_wait_s: flo
         worker_wait_s: how long it waits for a successor of this engine.
     """
     exchange_timeout_s = config.step_timeout_s * _EXCHANGE_SHARE
-    return Configure(config.narrowed_to(WorkerSettings), num_local_ranks, exchange_timeout_s, worker_wait_s)
+    settings = config.narrowed_to(WorkerSettings)
+    return Configure(settings, num_local_ranks, exchange_timeout_s, worker_wait_s, config.fit)
 
 
 class WorkerGroup(Protocol):

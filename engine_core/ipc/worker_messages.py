@@ -107,12 +107,14 @@ class Configure(Wire, frozen=True, tag=3):
         exchange_timeout_s: longest wait for the other ranks within a step.
         worker_wait_s: how long the worker, once it serves, waits for a successor if its engine dies; 0 for
             not at all.
+        fit: load nothing, and answer with MemoryNeed.
     """
 
     settings: WorkerSettings
     num_local_ranks: int = 1
     exchange_timeout_s: float = 60.0
     worker_wait_s: float = 0.0
+    fit: bool = False
 
 
 class Adopt(Wire, frozen=True, tag=4):
@@ -292,6 +294,30 @@ class AdapterLoaded(Wire, frozen=True, tag=8):
     error: str = ""
 
 
+class MemoryNeed(Wire, frozen=True, tag=9):
+    """What a model will take of this rank's memory: the answer to Configure with `fit`, before Shutdown.
+
+    Attributes:
+        model: what will be served, without what a loaded model alone knows.
+        device: "cpu" or "cuda".
+        free_bytes: that this rank may take.
+        weights_bytes: of the weights as they are kept in memory, and of the adapters' slots.
+        activation_bytes: of a step of the largest size, estimated.
+        block_bytes: bytes one KV block takes over all layers of this rank.
+        available_bytes: memory this rank would give to the KV cache if no size is configured.
+        alternatives: weights_bytes by other values of --quantization.
+    """
+
+    model: ModelInfo
+    device: str
+    free_bytes: int
+    weights_bytes: int
+    activation_bytes: int
+    block_bytes: int
+    available_bytes: int
+    alternatives: dict[str, int] = {}
+
+
 FromWorkerMessage = (
     WorkerHello
     | LoadProgress
@@ -302,4 +328,5 @@ FromWorkerMessage = (
     | WorkerWaiting
     | GrammarCompiled
     | AdapterLoaded
+    | MemoryNeed
 )

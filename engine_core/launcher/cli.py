@@ -143,6 +143,8 @@ def _serve(args: argparse.Namespace) -> int:
     config = make_settings(EngineConfig, {**engine, "model": model})
     if frontend:
         check_frontend_flags(flag_words(FRONTEND, frontend))
+    if config.fit:
+        return _fit(model, flag_words(ENGINE, engine))
     frontend.setdefault("shutdown_timeout_s", config.drain_timeout_s)
     api = frontend_config(frontend)
     _check_model(config, api.assets_dir)
@@ -169,6 +171,16 @@ def _serve(args: argparse.Namespace) -> int:
         has_api_key="api_key" in frontend or "api_key_file" in frontend,
     )
     return Launcher(options, SystemClock()).run()
+
+
+def _fit(model: str, flags: Iterable[str]) -> int:
+    """Let an engine-core say what the model takes; return its exit code."""
+    import subprocess
+
+    from splitserve.engine_core.process.children import child_environment, python_module, shell_code
+
+    command = [*python_module("splitserve.engine_core.cli"), f"--model={model}", *flags]
+    return shell_code(subprocess.run(command, stdin=subprocess.DEVNULL, env=child_environment()).returncode)
 
 
 def check_frontend_flags(words: Iterable[str]) -> None:

@@ -56,6 +56,14 @@ def format_bytes(num_bytes: int) -> str:
     return str(num_bytes)
 
 
+def shown_bytes(num_bytes: int) -> str:
+    """Return a size for people: 12.3 GiB, 512.0 MiB, 12 bytes."""
+    for unit, size in (("GiB", 2**30), ("MiB", 2**20), ("KiB", 2**10)):
+        if num_bytes >= size:
+            return f"{num_bytes / size:.1f} {unit}"
+    return f"{num_bytes} bytes"
+
+
 def parse_name(text: str) -> str:
     """Parse a name, ignoring case."""
     return text.lower()

@@ -64,6 +64,17 @@ class Device(ABC):
     side_stream: SideStream | None = None
     max_logits_bytes: int = 128 << 20
 
+    @property
+    @abstractmethod
+    def free_bytes(self) -> int:
+        """Memory that this rank may take for weights, KV cache and activations."""
+
+    @abstractmethod
+    def matrix_bytes(
+        self, shape: tuple[int, int], dtype: torch.dtype, form: KeptForm, num_experts: int = 1
+    ) -> int:
+        """Return what a weight would take, see matrix()."""
+
     @abstractmethod
     def matrix(
         self, shape: tuple[int, int], dtype: torch.dtype, form: KeptForm, num_experts: int = 1
@@ -124,6 +135,10 @@ class Device(ABC):
     @abstractmethod
     def release_unused(self) -> None:
         """Release memory kept for reuse, after a step has run out of memory."""
+
+    @abstractmethod
+    def planned_cache_bytes(self, weights_bytes: int, activation_bytes: int) -> int:
+        """Return what default_cache_bytes() will about be, before the weights are loaded."""
 
     @abstractmethod
     def default_cache_bytes(self, run_largest_step: Callable[[], int]) -> int:

@@ -36,12 +36,25 @@ class CpuDevice(Device):
 
     def __init__(self, num_local_ranks: int = 1) -> None:
         self._num_local_ranks = num_local_ranks
+        # Now, as ranks that share the memory load at the same time later.
+        self._free_bytes = available_memory_bytes() // num_local_ranks
+
+    @property
+    def free_bytes(self) -> int:
+        """Return this rank's share of what was free when it started."""
+        return self._free_bytes
 
     def matrix(
         self, shape: tuple[int, int], dtype: torch.dtype, form: KeptForm, num_experts: int = 1
     ) -> PackedWeight:
         """Reserve address space, backed by memory as it is filled."""
         return PackedWeight(shape, dtype, form, num_experts)
+
+    def matrix_bytes(
+        self, shape: tuple[int, int], dtype: torch.dtype, form: KeptForm, num_experts: int = 1
+    ) -> int:
+        """Reserve address space for a moment."""
+        return self.matrix(shape, dtype, form, num_experts).num_bytes
 
     def place(self, tensors: Sequence[torch.Tensor]) -> Sequence[torch.Tensor]:
         """Return the tensors themselves."""
@@ -79,4 +92,12 @@ class CpuDevice(Device):
 
         The rest is left for activations, logits, the page cache of the weights and other processes.
         """
-        return min(_MAX_DEFAULT_BYTES, int(available_memory_bytes() * _DEFAULT_SHARE / self._num_local_ranks))
+        return _default_bytes(available_memory_bytes() / self._num_local_ranks)
+
+    def planned_cache_bytes(self, weights_bytes: int, activation_bytes: int) -> int:
+        """Return the same of what the weights will leave."""
+        return _default_bytes(self._free_bytes - weights_bytes)
+
+
+def _default_bytes(free_bytes: float) -> int:
+    return max(0, min(_MAX_DEFAULT_BYTES, int(free_bytes * _DEFAULT_SHARE)))

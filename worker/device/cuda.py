@@ -13,9 +13,10 @@ import torch
 
 from splitserve.worker.device.base import Array, Device, Histories
 from splitserve.worker.device.captures import Captures
-from splitserve.worker.device.memory import cache_bytes, read_memory
+from splitserve.worker.device.memory import cache_bytes, free_bytes, read_memory
 from splitserve.worker.device.side_stream import CudaSideStream
 from splitserve.worker.device.waiting import wait_for
+from splitserve.worker.host import available_memory_bytes
 from splitserve.worker.ops.cuda import CudaOps
 from splitserve.worker.ops.dense_weight import DenseWeight
 from splitserve.worker.ops.interface import Kernels
@@ -68,6 +69,19 @@ class CudaDevice(Device):
         """Allocate a weight."""
         assert form == "plain", "quantised weights have been refused"
         return DenseWeight(shape, dtype, self.torch_device)
+
+    @property
+    def free_bytes(self) -> int:
+        """What this process may still take of its share of the GPU's memory."""
+        if not self._is_real:
+            return available_memory_bytes()
+        return free_bytes(read_memory(self.torch_device), self._memory_utilization)
+
+    def matrix_bytes(
+        self, shape: tuple[int, int], dtype: torch.dtype, form: KeptForm, num_experts: int = 1
+    ) -> int:
+        """Return the bytes of all elements."""
+        return math.prod(shape) * dtype.itemsize
 
     def place(self, tensors: Sequence[torch.Tensor]) -> Sequence[torch.Tensor]:
         """Pack the tensors into pinned memory and copy it in one transfer."""
@@ -136,6 +150,10 @@ class CudaDevice(Device):
         pool_bytes = run_largest_step()
         torch.cuda.empty_cache()
         return cache_bytes(read_memory(self.torch_device), self._memory_utilization, pool_bytes)
+
+    def planned_cache_bytes(self, weights_bytes: int, activation_bytes: int) -> int:
+        """Return what weights and activations will leave of this process's memory share."""
+        return max(0, self.free_bytes - weights_bytes - activation_bytes)
 
     def capture(self, run: Callable[[], object]) -> Callable[[], object]:
         """Capture work, return a function that replays it; see Captures. The emulation captures nothing."""

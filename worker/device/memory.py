@@ -37,6 +37,11 @@ def read_memory(device: torch.device) -> DeviceMemory:
     )
 
 
+def free_bytes(memory: DeviceMemory, utilization: float) -> int:
+    """Return how many bytes this process may still allocate, 0 if none are left."""
+    return max(0, min(memory.free, int(memory.total * utilization) - (memory.total - memory.free)))
+
+
 def cache_bytes(memory: DeviceMemory, utilization: float, pool_bytes: int) -> int:
     """Return how many bytes the KV cache may take, 0 if none are left.
 

@@ -139,6 +139,10 @@ class Parameter(ABC):
         """Memory it takes; only available once allocated."""
 
     @abstractmethod
+    def planned_bytes(self, dtype: torch.dtype, device: Device) -> int:
+        """Memory that it will take."""
+
+    @abstractmethod
     def allocate(self, dtype: torch.dtype, device: Device) -> None:
         """Allocate its memory; the loader fills all of it."""
 
@@ -187,6 +191,10 @@ class DenseParameter(Parameter):
     def num_bytes(self) -> int:
         """Memory it takes."""
         return self.tensor.nbytes
+
+    def planned_bytes(self, dtype: torch.dtype, device: Device) -> int:
+        """Memory that it will take."""
+        return self.num_elements * (self._dtype or dtype).itemsize
 
     def allocate(self, dtype: torch.dtype, device: Device) -> None:
         """Allocate its memory."""
@@ -239,6 +247,10 @@ class PackedParameter(Parameter):
     def num_bytes(self) -> int:
         """Memory it takes."""
         return self.weight.num_bytes
+
+    def planned_bytes(self, dtype: torch.dtype, device: Device) -> int:
+        """Memory that it will take."""
+        return device.matrix_bytes((self.shape[0], self.shape[1]), dtype, self._form, self._num_experts)
 
     def allocate(self, dtype: torch.dtype, device: Device) -> None:
         """Reserve its memory, backed as it is filled."""

@@ -75,6 +75,10 @@ class WeightPlan:
         """Memory that this rank's weights take; only available once allocated."""
         return sum(parameter.num_bytes for parameter in self._parameters)
 
+    def planned_bytes(self, dtype: torch.dtype, device: Device) -> int:
+        """Memory that this rank's weights will take."""
+        return sum(parameter.planned_bytes(dtype, device) for parameter in self._parameters)
+
     @property
     def num_params(self) -> int:
         """Parameter count of the model in the usual sense, summed over the ranks that shard a layer."""

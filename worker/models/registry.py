@@ -131,6 +131,20 @@ def check_takes_adapters(config: ModelConfig, *, makes_text: bool) -> None:
     raise ConfigError(f"adapters (--lora, --lora-dir) are not served with {what}")
 
 
+class DeclaredModel(NamedTuple):
+    """A model without its weights.
+
+    Attributes:
+        model: its layers.
+        plan: the weights that these need.
+        adapters: where adapters change it; None if there are none.
+    """
+
+    model: Model
+    plan: WeightPlan
+    adapters: Adapters | None
+
+
 def load_model(
     config: ModelConfig,
     dtype: torch.dtype,
@@ -156,6 +170,30 @@ def load_model(
             takes no adapters.
         ModelLoadError: names the file and tensor that is missing, has the wrong shape or is damaged; raised
             before the weights are allocated, unless a file is truncated while it is read.
+    """
+    device, backend, _mesh = placement
+    model, plan, adapters = declare_model(config, dtype, placement, quantization, uses)
+    loader(config.path, plan, dtype, device, progress)
+    if adapters is not None:
+        adapters.allocate(dtype, device)
+    check = FAMILIES[config.family].check
+    if check is not None:
+        check(model, config, backend)
+    return model
+
+
+def declare_model(
+    config: ModelConfig,
+    dtype: torch.dtype,
+    placement: Placement[Device],
+    quantization: str = "none",
+    uses: ModelUses = TEXT,
+) -> DeclaredModel:
+    """Declare a model's layers, for load_model, whose arguments these are.
+
+    Raises:
+        ConfigError: the model cannot be sharded over this many ranks, the device cannot compute it, or it
+            takes no adapters.
     """
     device, backend, mesh = placement
     family = FAMILIES[config.family]
@@ -194,9 +232,4 @@ def load_model(
     model = family.build(LayerContext(plan, workspace, backend, device.ops, *mesh, adapters), config)
     if not holds_all_tensors:
         model.num_params = whole.num_params
-    loader(config.path, plan, dtype, device, progress)
-    if adapters is not None:
-        adapters.allocate(dtype, device)
-    if family.check is not None:
-        family.check(model, config, backend)
-    return model
+    return DeclaredModel(model, plan, adapters)

@@ -20,6 +20,7 @@ from splitserve.worker.weights.assignment import Assignment
 from splitserve.worker.weights.formats.base import StoredTensor
 from splitserve.worker.weights.formats.table import WeightFormats
 from splitserve.worker.weights.kept_forms import keep_integers
+from splitserve.worker.weights.room import check_room
 from splitserve.worker.weights.tensor_source import Staging
 
 logger = logging.getLogger(__name__)
@@ -53,12 +54,11 @@ def load_weights(
     Raises:
         ModelLoadError: names file and tensor; before anything is allocated, unless a file is cut short while
             it is read, or a quantized matrix turns out to hold an infinity or a NaN.
+        NoRoomError: the parameters need more memory than the device has.
     """
     with Checkpoint.open(Path(directory)) as checkpoint:
-        assignments = match(checkpoint, plan)
-        for stored in _quantized(assignments):
-            stored.check_values()
-        assignments = keep_integers(assignments, dtype, device)
+        assignments = _prepare(checkpoint, plan, dtype, device)
+        check_room(plan.planned_bytes(dtype, device), device.free_bytes)
         total_bytes = sum(map(_num_bytes, assignments))
         progress(0, total_bytes)
         _allocate(plan, dtype, device)
@@ -70,6 +70,23 @@ def load_weights(
             for num_bytes in _stream(assignment, staging):
                 loaded_bytes += num_bytes
                 progress(loaded_bytes, total_bytes)
+
+
+def weigh(directory: Path, plan: WeightPlan, dtype: torch.dtype, device: Device) -> int:
+    """Return how much memory load_weights would fill, after the same checks; raises as it does."""
+    with Checkpoint.open(directory) as checkpoint:
+        _prepare(checkpoint, plan, dtype, device)
+        return plan.planned_bytes(dtype, device)
+
+
+def _prepare(
+    checkpoint: Checkpoint, plan: WeightPlan, dtype: torch.dtype, device: Device
+) -> list[Assignment]:
+    """Pair a plan's parts with tensors, and decide in which form each parameter is kept."""
+    assignments = match(checkpoint, plan)
+    for stored in _quantized(assignments):
+        stored.check_values()
+    return keep_integers(assignments, dtype, device)
 
 
 def match(checkpoint: Checkpoint, plan: WeightPlan) -> list[Assignment]:

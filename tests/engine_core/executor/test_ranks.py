@@ -8,10 +8,11 @@ import pytest
 from splitserve.engine_core.clock import ManualClock
 from splitserve.engine_core.errors import ModelLoadError, WorkerError
 from splitserve.engine_core.executor.ranks import Ranks
-from splitserve.engine_core.ipc.wire import PROTOCOL_VERSION
+from splitserve.engine_core.ipc.wire import PROTOCOL_VERSION, ModelInfo
 from splitserve.engine_core.ipc.worker_messages import (
     KVCacheReady,
     LoadProgress,
+    MemoryNeed,
     ModelRunnerOutput,
     WorkerHello,
     WorkerReady,
@@ -97,6 +98,16 @@ def test_progress_is_that_of_all_ranks_once_all_have_begun() -> None:
     assert ranks.take(0, LoadProgress(60, 100)) is None
     assert ranks.take(1, LoadProgress(0, 50)) == LoadProgress(60, 150)
     assert ranks.take(1, LoadProgress(50, 50)) == LoadProgress(110, 150)
+
+
+def test_needs_are_the_largest_of_all_ranks_and_memory_the_least() -> None:
+    ranks = Ranks(2, 0, 5.0, ManualClock())
+    model = ModelInfo("m", "LlamaForCausalLM", "bfloat16", 1000, 1000, [2])
+    need = MemoryNeed(model, "cpu", 90, 50, 8, 4, 20, {"int8": 30})
+    assert ranks.take(1, need) is None
+    assert ranks.take(0, MemoryNeed(model, "cpu", 80, 40, 9, 5, 30, {"int8": 35})) == MemoryNeed(
+        model, "cpu", 80, 50, 9, 5, 20, {"int8": 35}
+    )
 
 
 def test_an_answer_of_the_output_rank_is_not_held_back_by_another() -> None:

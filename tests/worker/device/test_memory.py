@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from splitserve.worker.device.memory import DeviceMemory, cache_bytes
+from splitserve.worker.device.memory import DeviceMemory, cache_bytes, free_bytes
 
 GIB = 1 << 30
 
@@ -25,3 +25,9 @@ def test_it_gets_what_the_largest_step_leaves(
     memory: DeviceMemory, utilization: float, pool: int, expected: int
 ) -> None:
     assert cache_bytes(memory, utilization, pool) == expected
+
+
+def test_what_is_free_is_within_the_share_and_what_others_left() -> None:
+    assert free_bytes(DeviceMemory(100 * GIB, 70 * GIB, 0, 0, 0), 0.9) == 60 * GIB
+    assert free_bytes(DeviceMemory(100 * GIB, 70 * GIB, 0, 0, 0), 1.0) == 70 * GIB
+    assert free_bytes(DeviceMemory(100 * GIB, 70 * GIB, 0, 0, 0), 0.2) == 0

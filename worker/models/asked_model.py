@@ -1,0 +1,126 @@
+"""A model that a worker is to load: what was asked for, and where it goes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import NamedTuple
+
+import torch
+
+from splitserve.engine_core.checkpoint.config.architectures import is_bare, read_model_config
+from splitserve.engine_core.checkpoint.config.model_config import ModelConfig
+from splitserve.engine_core.checkpoint.judging import read_judge
+from splitserve.engine_core.checkpoint.pooling import Pooling, pooling_of_classifier, read_pooling
+from splitserve.worker.attention.needs import AttentionNeeds
+from splitserve.worker.attention.select import choose_backend
+from splitserve.worker.config import WorkerConfig
+from splitserve.worker.device.base import Device
+from splitserve.worker.device.dtypes import check_quantization, resolve_dtype
+from splitserve.worker.models.dense_layer import load_dense
+from splitserve.worker.models.loaded_model import LoadedModel
+from splitserve.worker.models.placement import Placement
+from splitserve.worker.models.registry import DeclaredModel, ModelUses, declare_model, load_model
+from splitserve.worker.parallel.mesh import Mesh
+from splitserve.worker.weights.loading import Loader, Progress
+
+
+class AskedModel(NamedTuple):
+    """A model before its weights are there.
+
+    Attributes:
+        config: of the checkpoint, limited to the context that is served.
+        dtype: of activations, and of weights that are not quantised.
+        quantization: "none", "int8", "int4" or "w8a8".
+        placement: where it computes.
+        uses: what is asked of it.
+        pooling: how it makes vectors of prompts; None if it generates text.
+    """
+
+    config: ModelConfig
+    dtype: torch.dtype
+    quantization: str
+    placement: Placement[Device]
+    uses: ModelUses
+    pooling: Pooling | None = None
+
+    def declared(self) -> DeclaredModel:
+        """Declare its layers; raises as declare_model does."""
+        return declare_model(self.config, self.dtype, self.placement, self.quantization, self.uses)
+
+    def load(self, progress: Progress, loader: Loader) -> LoadedModel:
+        """Load its weights; raises as load_model and load_dense do."""
+        config, dtype, quantization, placement, uses, pooling = self
+        model = load_model(config, dtype, placement, progress, quantization, loader, uses)
+        dense = [] if pooling is None else load_dense(pooling, config, placement.device, loader)
+        return LoadedModel(config, dtype, model, quantization, placement, pooling, dense)
+
+
+def ask(asked: WorkerConfig, device: Device, meet: Callable[[], Mesh]) -> AskedModel:
+    """Read what is asked for, and meet the other ranks.
+
+    Args:
+        asked: the configuration of the worker.
+        device: it computes on.
+        meet: called last, returns how the ranks share the model.
+
+    Raises:
+        ConfigError: the configuration does not fit the checkpoint or the device.
+        ModelLoadError: a file of the checkpoint, or the task that it is asked to do.
+        RankLostError: the other ranks cannot be reached.
+    """
+    config, pooling = _read_config(asked)
+    dtype = resolve_dtype(asked.dtype, config, device)
+    check_quantization(asked.quantization, dtype, device)
+    backend = choose_backend(asked.attention_backend, device, _attention_needs(asked, config, dtype))
+    placement = Placement(device, backend, meet())
+    return AskedModel(config, dtype, asked.quantization, placement, _uses(asked, pooling), pooling)
+
+
+def _attention_needs(asked: WorkerConfig, config: ModelConfig, dtype: torch.dtype) -> AttentionNeeds:
+    heads = (config.head_dim, config.num_heads, config.num_kv_heads)
+    traits = config.traits.attention
+    return AttentionNeeds(
+        dtype,
+        asked.block_size,
+        *heads,
+        softcap=traits.score_cap > 0.0,
+        sinks=traits.has_sinks,
+        batch_invariant=asked.batch_invariant,
+        latent=config.latent is not None,
+        whole=config.encoder is not None,
+    )
+
+
+def _read_config(asked: WorkerConfig) -> tuple[ModelConfig, Pooling | None]:
+    """Return the config with the context that is served, and how the model makes vectors, if it does.
+
+    Raises:
+        ModelLoadError: a file of the checkpoint, or the task that it is asked to do.
+    """
+    config = read_model_config(asked.model, asked.model_impl).limited_to(asked.max_model_len)
+    if config.classifier is not None:
+        return config, pooling_of_classifier(config.path, asked.task, config.classifier.head.pooling)
+    judge = read_judge(config, asked.task, is_bare=is_bare(config.architecture))
+    if judge is not None:
+        return _limited(config, judge.max_tokens), Pooling(normalizes=False, judge=judge)
+    pooling = read_pooling(
+        Path(config.path),
+        asked.task,
+        is_bare=is_bare(config.architecture),
+        is_encoder=config.encoder is not None,
+    )
+    return _limited(config, pooling.max_tokens if pooling is not None else 0), pooling
+
+
+def _limited(config: ModelConfig, max_tokens: int) -> ModelConfig:
+    return config.limited_to(min(config.max_model_len, max_tokens)) if max_tokens else config
+
+
+def _uses(config: WorkerConfig, pooling: Pooling | None) -> ModelUses:
+    return ModelUses(
+        has_head=pooling is None or pooling.judge is not None,
+        makes_text=pooling is None,
+        num_adapters=config.num_adapter_slots,
+        max_rank=config.max_lora_rank,
+    )
