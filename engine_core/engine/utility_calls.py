@@ -9,6 +9,7 @@ from splitserve.engine_core.engine.core import EngineCore
 from splitserve.engine_core.errors import SplitServeError
 from splitserve.engine_core.ipc.messages import Call, CallKind, CallResult, EngineMessage, LogLevelSet
 from splitserve.engine_core.ipc.wire import LogLevelName
+from splitserve.engine_core.kept.adapters import KeptAdapters
 
 MAX_CALL_IDS = 16
 
@@ -21,6 +22,7 @@ class UtilityCalls:
         place: returns where an adapter is that a call names; refuses what may not be loaded.
         post: sends a message to a frontend, if that is still there.
         post_all: sends one to every frontend.
+        kept: where a successor finds the adapters that were loaded; None if none can.
 
     Attributes:
         adapters: answers those that concern adapters.
@@ -35,11 +37,12 @@ class UtilityCalls:
         place: Callable[[str], str],
         post: Callable[[bytes, EngineMessage], None],
         post_all: Callable[[EngineMessage], None],
+        kept: KeptAdapters | None = None,
     ) -> None:
         self._place = place
         self._post = post
         self._post_all = post_all
-        self.adapters = AdapterCalls(epoch, post, post_all)
+        self.adapters = AdapterCalls(epoch, post, post_all, kept)
 
     def answer(self, identity: bytes, call: Call, engine: EngineCore) -> None:
         """Do what a frontend asks, and post the result; that of loading an adapter once it is loaded."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import signal
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -14,7 +15,7 @@ from openai import BadRequestError, NotFoundError, OpenAI, PermissionDeniedError
 from safetensors.torch import load_file, save_file
 
 from splitserve import LLM, SamplingParams
-from tests.system.processes import Server, serve
+from tests.system.processes import Server, serve, serve_command, wait_ready
 
 pytestmark = pytest.mark.system
 
@@ -133,3 +134,31 @@ def test_what_cannot_be_loaded_is_refused_with_the_reason(sdk: OpenAI, folder: P
         with pytest.raises(PermissionDeniedError, match="out of the folder"):
             load(sdk, "bad", path)
     assert "bad" not in {each.id for each in sdk.models.list().data}
+
+
+def test_a_stream_on_an_adapter_that_was_loaded_meanwhile_outlives_its_engine(folder: Path) -> None:
+    flags = ("--lora-dir", str(folder / "adapters"), "--num-blocks", "512")
+    with serve_command(folder / "serve.log", *flags, runtime_dir=str(folder)) as (url, server):
+        wait_ready(url, server)
+        with OpenAI(base_url=f"{url}/v1", api_key="unused", max_retries=0, timeout=60) as sdk:
+            load(sdk, "three", "three")
+            longer = {"ignore_eos": True, "temperature": 0}
+            whole = sdk.completions.create(model="three", prompt=PROMPT, max_tokens=600, extra_body=longer)
+            stream = sdk.completions.create(
+                model="three", prompt=PROMPT, max_tokens=600, extra_body=longer, stream=True
+            )
+            chunks = iter(stream)
+            texts = [next(chunks).choices[0].text]
+            commands = {" ".join(each.cmdline()): each for each in server.children()}
+            (engine,) = (
+                each
+                for command, each in commands.items()
+                if "engine_core.cli" in command and "--standby-fd" not in command
+            )
+            engine.send_signal(signal.SIGKILL)
+            texts += [chunk.choices[0].text for chunk in chunks]
+            assert "".join(texts) == whole.choices[0].text
+            wait_ready(url, server)
+            assert "three" in {each.id for each in sdk.models.list().data}
+    assert "killed by SIGKILL" in server.text()
+    assert not list(folder.rglob("*.adapters"))

@@ -1,7 +1,8 @@
 """Which adapters does the engine know, which are in memory, and which requests wait for theirs?
 
     an adapter is   by                                               its requests
-    known           --lora, or a call once the workers have read it  -
+    known           --lora; a call once the workers have read it;    -
+                    a predecessor at the engine's address
     wanted          a request; a call; again after lost workers      wait in the queue, others overtake them
     loading         a slot that no row uses                          wait
     loaded          the workers' answer                              are admitted
@@ -61,6 +62,7 @@ class Adapters:
         """
         self._new_key = new_key
         self.num_slots = plan.num_slots
+        self._given = plan.paths
         self._named = {name: Adapter(name, path, new_key()) for name, path in plan.paths.items()}
         self._free = list(range(plan.num_slots))
         self._placed: dict[int, Adapter] = {}
@@ -79,6 +81,25 @@ class Adapters:
     def listed(self) -> list[AdapterInfo]:
         """Return the adapters that requests may name, oldest first."""
         return [AdapterInfo(each.name, each.path, each.digest) for each in self._named.values()]
+
+    def added(self) -> list[AdapterInfo]:
+        """Return those that were not among the first ones, which a successor knows anyway."""
+        return [each for each in self.listed() if self._given.get(each.name) != each.path]
+
+    def restore(self, info: AdapterInfo) -> None:
+        """Know one that a predecessor has added, before the first request; its files are checked when loaded.
+
+        One that the engine cannot have is left out.
+        """
+        if not self.num_slots or not is_adapter_name(info.name) or len(self._named) >= MAX_NAMES:
+            return
+        replaced = self._named.get(info.name)
+        if replaced is not None:
+            self.wanted.pop(replaced, None)
+        self._named[info.name] = adapter = Adapter(info.name, info.path, self._new_key(), info.digest)
+        if len(self.wanted) < self.num_slots:
+            self.wanted[adapter] = None
+        self.has_changed = True
 
     def find(self, name: str, digest: str) -> Adapter | None:
         """Return the adapter that a request names; None for "".
