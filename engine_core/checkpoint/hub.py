@@ -21,7 +21,7 @@ _HUB_ID = re.compile(
     rf"(?P<repository>{_PART}(?:/{_PART})?)(?::(?P<file>[A-Za-z0-9_][A-Za-z0-9._/-]{{0,200}}))?"
 )
 _SUFFIX = ".gguf"
-_SPLIT = re.compile(r"-[0-9]{5}-of-[0-9]{5}\.gguf\Z")
+_PART_ENDING = re.compile(r"-00001-of-(?P<count>[0-9]{5})\.gguf\Z")
 
 
 class HubName(NamedTuple):
@@ -66,28 +66,38 @@ def _download_file(name: HubName) -> Path:
     file = name.file
     if not file.endswith(_SUFFIX):
         file = choose_file(list_repo_files(name.repository), name)
-    return Path(hf_hub_download(name.repository, file))
+    first, *_others = [Path(hf_hub_download(name.repository, part)) for part in all_parts(file)]
+    return first
+
+
+def all_parts(file: str) -> list[str]:
+    """Return the files of a GGUF model whose first, or only, file has this name."""
+    match = _PART_ENDING.search(file)
+    if match is None:
+        return [file]
+    start, count = file[: match.start()], match["count"]
+    return [f"{start}-{i:05}-of-{count}{_SUFFIX}" for i in range(1, int(count) + 1)]
 
 
 def choose_file(files: Sequence[str], name: HubName) -> str:
     """Return the one GGUF file of a repository whose name ends with a quantization, in any case.
 
+    Of a model in several files it is the first.
+
     Raises:
-        ModelLoadError: there is none, or more than one, or it is split.
+        ModelLoadError: there is none, or more than one.
     """
     ending = f"{name.file}{_SUFFIX}".lower()
     all_files = sorted(file for file in files if file.endswith(_SUFFIX))
     found = [
         file
         for file in all_files
-        if (lowered := file.lower()).endswith(ending)
+        if (lowered := _PART_ENDING.sub(_SUFFIX, file).lower()).endswith(ending)
         and (lowered == ending or lowered[-len(ending) - 1] in "-./")
     ]
     if len(found) == 1:
         return found[0]
     shown = ", ".join(all_files[:20]) or "none"
-    if any(_SPLIT.search(file) and name.file.lower() in file.lower() for file in all_files):
-        shown += "; split files are not supported"
     raise ModelLoadError(
         f"model {name.repository!r} has {len(found)} GGUF files called {name.file!r}, name one as "
         f"{name.repository}:FILE. Its GGUF files: {shown}"

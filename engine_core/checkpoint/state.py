@@ -6,6 +6,8 @@ import contextlib
 from pathlib import Path
 from typing import NamedTuple
 
+from splitserve.engine_core.checkpoint.gguf.parts import parts_beside
+
 
 class FileState(NamedTuple):
     """What tells a file from another one that takes its place; of a link, the file that it leads to."""
@@ -22,7 +24,7 @@ def file_states(directory: str) -> list[FileState]:
     if directory:
         with contextlib.suppress(OSError):
             place = Path(directory)
-            for path in sorted(place.iterdir()) if place.is_dir() else [place]:
+            for path in sorted(place.iterdir()) if place.is_dir() else [place, *parts_beside(place)]:
                 info = path.stat()
                 states.append(FileState(path.name, info.st_size, info.st_mtime_ns, info.st_ino))
     return states

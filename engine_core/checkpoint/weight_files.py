@@ -15,6 +15,7 @@ from splitserve.engine_core.checkpoint.gguf.gguf_file import (
     CONFIG_VECTORS,
     GgufFile,
     is_gguf,
+    open_parts,
     read_contents,
 )
 from splitserve.engine_core.checkpoint.gguf.names import place
@@ -42,6 +43,24 @@ class CheckpointTensor(NamedTuple):
     file: SafetensorsFile | GgufFile
     entry: TensorEntry
     offset: float = 0.0
+
+    def of_experts(self, name: str, num_experts: int) -> dict[str, CheckpointTensor]:
+        """Return what a tensor holds by names: itself, or the matrix of each expert if the name has {} in it.
+
+        Raises:
+            ModelLoadError: it holds the matrices of another number of experts.
+        """
+        if "{}" not in name:
+            return {name: self}
+        dtype, shape, begin, num_bytes = self.entry
+        if len(shape) != 3 or shape[0] != num_experts:
+            raise ModelLoadError(
+                f"{self.file.path}: tensor {self.name!r} has shape {list(shape)}, the metadata asks for "
+                f"matrices of {num_experts} experts"
+            )
+        size = num_bytes // num_experts
+        entries = (TensorEntry(dtype, shape[1:], begin + i * size, size) for i in range(num_experts))
+        return {name.format(i): self._replace(entry=entry) for i, entry in enumerate(entries)}
 
 
 class Checkpoint:
@@ -79,18 +98,27 @@ class Checkpoint:
 
     @classmethod
     def _open_gguf(cls, path: Path) -> Checkpoint:
-        architecture, _ = find_architecture(read_contents(path))
-        file = GgufFile(path)
-        tensors = {}
-        for name, entry in file.tensors.items():
-            placed = place(name, architecture.blocks)
-            if placed is not None:
-                offset = architecture.norm_offset if placed.is_norm else 0.0
-                tensors[placed.name] = CheckpointTensor(name, file, entry, offset)
-            elif name not in CONFIG_VECTORS:
+        architecture, described = find_architecture(read_contents(path))
+        num_experts = described.integer("expert_count", 0)
+        files = open_parts(path)
+        tensors: dict[str, CheckpointTensor] = {}
+        try:
+            for file in files:
+                for name, entry in file.tensors.items():
+                    placed = place(name, architecture.blocks)
+                    if placed is not None:
+                        offset = architecture.norm_offset if placed.is_norm else 0.0
+                        tensor = CheckpointTensor(name, file, entry, offset)
+                        tensors |= tensor.of_experts(placed.name, num_experts)
+                    elif name not in CONFIG_VECTORS:
+                        raise ModelLoadError(
+                            f"{file.path}: tensor {name!r} belongs to nothing that this architecture has"
+                        )
+        except BaseException:
+            for file in files:
                 file.close()
-                raise ModelLoadError(f"{path}: tensor {name!r} belongs to nothing that this architecture has")
-        return cls(path, [file], tensors)
+            raise
+        return cls(path, files, tensors)
 
     @classmethod
     def _open_sharded(cls, directory: Path) -> Checkpoint:

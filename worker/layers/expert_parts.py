@@ -53,7 +53,7 @@ class StoredExperts:
         self._num_experts, self._num_units = experts.num_experts, experts.inner_size
         self._traits = traits
         self._held = held
-        self._is_mxfp4 = experts.is_mxfp4
+        self._is_mxfp4 = experts.is_mxfp4 and not traits.has_blocks
 
     def inner(self, units: range) -> list[Part]:
         """Return the rows of gate and up for some units of each expert."""
@@ -76,7 +76,9 @@ class StoredExperts:
 
     def _inner_rows(self, units: range) -> Iterator[_Rows]:
         names, num_units = self._traits.inner, self._num_units
-        if len(names) == 2:
+        if self._are_apart:
+            spans = [(names[0], scaled(units, 2), 2 * num_units)]
+        elif len(names) == 2:
             spans = [(name, units, num_units) for name in names]
         elif self._traits.has_pairs:
             spans = [(names[0], scaled(units, 2), 2 * num_units)]
@@ -106,6 +108,7 @@ class StoredExperts:
                 outputs=rows.stacked_outputs,
                 inputs=inputs,
                 is_mxfp4=self._is_mxfp4,
+                neighbour=self._neighbour(rows),
             )
         first = rows.expert * shape[1]
         return Part(
@@ -121,5 +124,16 @@ class StoredExperts:
     def _vector(self, rows: _Rows) -> Part:
         assert "{}" not in rows.tensor, "no family has biases of its own for each expert"
         shape = (self._num_experts, rows.num_stored)
-        name = f"{self._module}.{rows.tensor}_bias"
-        return Part(name, shape, rows.first_row, outputs=rows.stacked_outputs)
+        name, neighbour = f"{self._module}.{rows.tensor}_bias", self._neighbour(rows, "_bias")
+        return Part(name, shape, rows.first_row, outputs=rows.stacked_outputs, neighbour=neighbour)
+
+    @property
+    def _are_apart(self) -> bool:
+        """Whether gates and ups are neighbours here, but not in the checkpoint."""
+        return self._traits.has_pairs and len(self._traits.inner) == 2
+
+    def _neighbour(self, rows: _Rows, ending: str = "") -> str:
+        """Return the tensor of the ups that lie between these gates."""
+        if not self._are_apart or rows.tensor != self._traits.inner[0]:
+            return ""
+        return f"{self._module}.{self._traits.inner[1]}{ending}"

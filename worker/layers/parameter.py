@@ -56,6 +56,8 @@ class Part(NamedTuple):
         is_absorbed: it is a part of a module that is stored as usual and used the other way round, which
             `transposed` says, too; so the checkpoint may hold it quantized.
         is_mxfp4: the checkpoint holds it as codes of 4 bits and scales, in two tensors.
+        neighbour: name of another tensor, whose rows lie between those of the first, in the shape of both
+            together; "": there is none.
         pairs: its outputs are heads whose pairs the loader takes apart; None: as they are.
     """
 
@@ -68,12 +70,21 @@ class Part(NamedTuple):
     all_inputs: range | None = None
     is_absorbed: bool = False
     is_mxfp4: bool = False
+    neighbour: str = ""
     pairs: HeadPairs | None = None
 
     @property
     def tensor_names(self) -> tuple[str, ...]:
-        """Names of the tensors that hold it: its own, or those of its codes and its scales."""
+        """Names of the tensors that hold it: its own, or those of its codes and its scales, or both."""
+        if self.neighbour:
+            return self.name, self.neighbour
         return (f"{self.name}_blocks", f"{self.name}_scales") if self.is_mxfp4 else (self.name,)
+
+    @property
+    def halves(self) -> tuple[Part, Part]:
+        """The two tensors of a part with a neighbour, each as a whole part."""
+        shape = (self.shape[0], self.shape[1] // 2, *self.shape[2:])
+        return Part(self.name, shape), Part(self.neighbour, shape)
 
     @property
     def num_rows(self) -> int:

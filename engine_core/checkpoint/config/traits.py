@@ -77,9 +77,11 @@ class ExpertTraits(msgspec.Struct, frozen=True, kw_only=True):
             if it holds both. With {} in the place of its number each expert has its own; otherwise the
             experts are stacked in one.
         outer: of the projection back.
-        has_pairs: gate and up of a unit are neighbours; otherwise all gates come first.
+        has_pairs: gate and up of a unit are neighbours; otherwise all gates come first. If they are in two
+            stacked tensors, the loader makes them neighbours.
         is_transposed: stacked tensors are [E, in, out], not [E, out, in].
         bias: the router has a bias, and so have the projections, in tensors of the same names and "_bias".
+        has_blocks: MXFP4 is a type of blocks in one tensor, not two tensors of codes and scales.
         shared: the expert that all tokens pass, within the layer; "" for none.
         shared_inner, shared_outer: its projections, likewise.
         shared_gate: its gate, within `module`; "": its output is added as it is.
@@ -92,6 +94,7 @@ class ExpertTraits(msgspec.Struct, frozen=True, kw_only=True):
     has_pairs: bool = False
     is_transposed: bool = False
     bias: bool = False
+    has_blocks: bool = False
     shared: str = ""
     shared_inner: tuple[str, ...] = ("gate_proj", "up_proj")
     shared_outer: str = "down_proj"

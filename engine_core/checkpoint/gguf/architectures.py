@@ -8,7 +8,16 @@ from typing import NamedTuple
 
 from splitserve.engine_core.checkpoint.config.fields import Fields
 from splitserve.engine_core.checkpoint.gguf.gguf_file import GgufContents
-from splitserve.engine_core.checkpoint.gguf.names import GEMMA2, GEMMA3, LLAMA, PHI3, QWEN3
+from splitserve.engine_core.checkpoint.gguf.names import (
+    GEMMA2,
+    GEMMA3,
+    GPT_OSS,
+    LLAMA,
+    MIXTRAL,
+    PHI3,
+    QWEN3,
+    QWEN3_MOE,
+)
 from splitserve.engine_core.errors import ModelLoadError
 
 ARCHITECTURE = "general.architecture"
@@ -75,10 +84,6 @@ def find_architecture(contents: GgufContents) -> tuple[GgufArchitecture, Describ
     if name not in GGUF_ARCHITECTURES:
         known = ", ".join(GGUF_ARCHITECTURES)
         raise metadata.error(ARCHITECTURE, f"must be one of {known}, got {name!r:.100}")
-    if metadata.integer("split.count", 0, 2**16, 1) > 1:
-        raise metadata.error(
-            "split.count", "must be 1: join the parts first, with gguf-split --merge of llama.cpp"
-        )
     return GGUF_ARCHITECTURES[name], Described(metadata, contents, name)
 
 
@@ -96,8 +101,10 @@ def common_config(described: Described) -> Config:
         )
     hidden_size = described.integer("embedding_length")
     num_heads = described.integer("attention.head_count")
-    if described.integer("expert_count", 0):
-        raise described.metadata.error(described.key("expert_count"), "must be 0: experts are not supported")
+    if described.integer("expert_count", 0) and described.prefix not in _WITH_EXPERTS:
+        raise described.metadata.error(
+            described.key("expert_count"), f"must be 0: experts are read of {', '.join(_WITH_EXPERTS)} only"
+        )
     return {
         "vocab_size": embedding.shape[0],
         "hidden_size": hidden_size,
@@ -125,7 +132,16 @@ def _llama(described: Described) -> Config:
         config |= {"architectures": ["MistralForCausalLM"], "sliding_window": _window(described)}
     if "rope_freqs.weight" in described.contents.vectors:
         config |= {"rope_scaling": _llama3_scaling(described)}
+    if described.integer("expert_count", 0):
+        config |= {"architectures": ["MixtralForCausalLM"], **_experts(described)}
     return config
+
+
+def _experts(described: Described) -> Config:
+    return {
+        "num_local_experts": described.integer("expert_count"),
+        "num_experts_per_tok": described.integer("expert_used_count"),
+    }
 
 
 def _llama3_scaling(described: Described) -> Config:
@@ -165,6 +181,35 @@ def _qwen2(described: Described) -> Config:
 
 def _qwen3(described: Described) -> Config:
     return {"architectures": ["Qwen3ForCausalLM"], **_scaling(described)}
+
+
+def _qwen3_moe(described: Described) -> Config:
+    # Its files say nothing of weights that do not add up, nor of layers without experts.
+    return {
+        "architectures": ["Qwen3MoeForCausalLM"],
+        "moe_intermediate_size": described.integer("expert_feed_forward_length"),
+        "norm_topk_prob": True,
+        **_experts(described),
+        **_scaling(described),
+    }
+
+
+def _gpt_oss(described: Described) -> Config:
+    config: Config = {
+        "architectures": ["GptOssForCausalLM"],
+        "intermediate_size": described.integer("expert_feed_forward_length"),
+        "sliding_window": _window(described),
+        **_experts(described),
+        **_scaling(described),
+    }
+    scaling = config.get("rope_scaling")
+    if isinstance(scaling, dict):
+        scaling["truncate"] = False
+    kinds = {
+        entry.dtype for name, entry in described.contents.header.tensors.items() if "_exps.weight" in name
+    }
+    # In files where others are among them each matrix is kept as it is.
+    return {**config, "quantization_config": {"quant_method": "mxfp4"}} if kinds == {"MXFP4"} else config
 
 
 def _phi3(described: Described) -> Config:
@@ -238,11 +283,14 @@ def _scaling(described: Described) -> Config:
 
 
 GGUF_ARCHITECTURES = {
-    "llama": GgufArchitecture(LLAMA, _llama, is_rotary_interleaved=True),
+    "llama": GgufArchitecture(MIXTRAL, _llama, is_rotary_interleaved=True),
     "qwen2": GgufArchitecture(LLAMA, _qwen2),
     "qwen3": GgufArchitecture(QWEN3, _qwen3),
+    "qwen3moe": GgufArchitecture(QWEN3_MOE, _qwen3_moe),
+    "gpt-oss": GgufArchitecture(GPT_OSS, _gpt_oss),
     "phi3": GgufArchitecture(PHI3, _phi3),
     "gemma2": GgufArchitecture(GEMMA2, _gemma2, norm_offset=-1.0),
     "gemma3": GgufArchitecture(GEMMA3, _gemma3, norm_offset=-1.0),
 }
-"""By `general.architecture`, in the order in which errors list them. Mistral's is llama."""
+"""By `general.architecture`, in the order in which errors list them. Mistral's and Mixtral's is llama."""
+_WITH_EXPERTS = ("llama", "qwen3moe", "gpt-oss")

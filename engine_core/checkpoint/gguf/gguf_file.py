@@ -7,6 +7,7 @@ import struct
 from pathlib import Path
 
 from splitserve.engine_core.checkpoint.gguf.header import MAGIC, Header, read_header
+from splitserve.engine_core.checkpoint.gguf.parts import check_part, check_total, other_parts, parts_beside
 from splitserve.engine_core.checkpoint.open_file import OpenFile
 from splitserve.engine_core.errors import ModelLoadError
 
@@ -73,25 +74,55 @@ class GgufFile:
         return struct.unpack(f"<{entry.shape[0]}f", self._file.read(entry.begin, entry.num_bytes))
 
 
+def open_parts(path: Path) -> list[GgufFile]:
+    """Open and check a file and the other parts of its model; close() each.
+
+    Raises:
+        ModelLoadError: names the file, and what is wrong with it.
+    """
+    files = [GgufFile(path)]
+    try:
+        paths = other_parts(path, files[0].metadata)
+        for number, part in enumerate(paths, start=1):
+            files.append(GgufFile(part))
+            check_part(part, files[-1].metadata, number, len(paths) + 1)
+        names = [name for file in files for name in file.tensors]
+        if len(set(names)) < len(names):
+            twice = next(name for name in names if names.count(name) > 1)
+            raise ModelLoadError(f"{path}: its parts have the tensor {twice!r} twice")
+        if paths:
+            check_total(path, files[0].metadata, len(names))
+    except BaseException:
+        for file in files:
+            file.close()
+        raise
+    return files
+
+
 class GgufContents:
-    """What a file says about its model, read once and closed.
+    """What a file, with the other parts of its model, says about that; read once and closed.
 
     Attributes:
-        header: of the file.
+        header: of the file, with the tensors of all parts.
         vectors: those that belong to the config, by name.
     """
 
     def __init__(self, path: Path) -> None:
-        """Read a file; raises as GgufFile does."""
-        file = GgufFile(path)
+        """Read the files; raises as open_parts does."""
+        files = open_parts(path)
         try:
             self.path = path
-            self.header = Header(file.metadata, file.tensors)
+            tensors = {name: entry for file in files for name, entry in file.tensors.items()}
+            self.header = Header(files[0].metadata, tensors)
             self.vectors = {
-                name: values for name in CONFIG_VECTORS if (values := file.floats(name)) is not None
+                name: values
+                for name in CONFIG_VECTORS
+                for file in files
+                if (values := file.floats(name)) is not None
             }
         finally:
-            file.close()
+            for file in files:
+                file.close()
 
 
 CONFIG_VECTORS = ("rope_freqs.weight", "rope_factors_short.weight", "rope_factors_long.weight")
@@ -99,18 +130,21 @@ CONFIG_VECTORS = ("rope_freqs.weight", "rope_factors_short.weight", "rope_factor
 
 
 def read_contents(path: Path) -> GgufContents:
-    """Return what a file says about its model; kept while the file stays the same.
+    """Return what a file says about its model; kept while it, and other parts of it, stay the same.
 
     Raises:
         ModelLoadError: names the file and what is wrong with it.
     """
-    try:
-        state = path.stat()
-    except OSError as error:
-        raise ModelLoadError(f"{path} cannot be opened: {error.strerror}") from error
-    return _read_contents(path, state.st_mtime_ns, state.st_size, state.st_ino)
+    states = []
+    for part in (path, *parts_beside(path)):
+        try:
+            state = part.stat()
+        except OSError as error:
+            raise ModelLoadError(f"{part} cannot be opened: {error.strerror}") from error
+        states.append((state.st_mtime_ns, state.st_size, state.st_ino))
+    return _read_contents(path, tuple(states))
 
 
 @functools.lru_cache(1)
-def _read_contents(path: Path, mtime_ns: int, num_bytes: int, inode: int) -> GgufContents:
+def _read_contents(path: Path, states: tuple[tuple[int, int, int], ...]) -> GgufContents:
     return GgufContents(path)

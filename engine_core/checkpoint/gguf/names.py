@@ -23,7 +23,32 @@ LLAMA = {
     "ffn_up": "mlp.up_proj",
     "ffn_down": "mlp.down_proj",
 }
+MIXTRAL = {
+    **LLAMA,
+    "ffn_gate_inp": "block_sparse_moe.gate",
+    "ffn_gate_exps.weight": "block_sparse_moe.experts.{}.w1.weight",
+    "ffn_up_exps.weight": "block_sparse_moe.experts.{}.w3.weight",
+    "ffn_down_exps.weight": "block_sparse_moe.experts.{}.w2.weight",
+}
 QWEN3 = {**LLAMA, "attn_q_norm": "self_attn.q_norm", "attn_k_norm": "self_attn.k_norm"}
+QWEN3_MOE = {
+    **QWEN3,
+    "ffn_gate_inp": "mlp.gate",
+    "ffn_gate_exps.weight": "mlp.experts.{}.gate_proj.weight",
+    "ffn_up_exps.weight": "mlp.experts.{}.up_proj.weight",
+    "ffn_down_exps.weight": "mlp.experts.{}.down_proj.weight",
+}
+GPT_OSS = {
+    **LLAMA,
+    "post_attention_norm": "post_attention_layernorm",
+    "attn_sinks.weight": "self_attn.sinks",
+    "ffn_gate_inp": "mlp.router",
+    **{
+        f"ffn_{part}_exps.{kind}": f"mlp.experts.{part}_proj{ending}"
+        for part in ("gate", "up", "down")
+        for kind, ending in (("weight", ""), ("bias", "_bias"))
+    },
+}
 PHI3 = {
     "attn_norm": "input_layernorm",
     "attn_qkv": "self_attn.qkv_proj",
@@ -45,7 +70,7 @@ class Placed(NamedTuple):
     """Where a tensor belongs.
 
     Attributes:
-        name: in Hugging Face layout.
+        name: in Hugging Face layout; with {} in the place of its number if it holds those of all experts.
         is_norm: it is the weight of a norm.
     """
 
@@ -58,12 +83,17 @@ def place(name: str, blocks: Mapping[str, str]) -> Placed | None:
 
     Args:
         name: in the GGUF file.
-        blocks: names within a layer, of the architecture.
+        blocks: names within a layer, of the architecture, without "weight" or "bias" where it has both.
     """
     if name in _ROOT:
         return Placed(_ROOT[name], name == "output_norm.weight")
     match = _BLOCK.fullmatch(name)
-    if match is None or match[2] not in blocks:
+    if match is None:
+        return None
+    whole = blocks.get(f"{match[2]}.{match[3]}")
+    if whole is not None:
+        return Placed(f"model.layers.{match[1]}.{whole}", is_norm=False)
+    if match[2] not in blocks:
         return None
     inner = blocks[match[2]]
     return Placed(f"model.layers.{match[1]}.{inner}.{match[3]}", inner.endswith("norm"))

@@ -38,6 +38,7 @@ TYPES = {
     20: TensorType("IQ4_NL", 32, 18),
     23: TensorType("IQ4_XS", 256, 136),
     30: TensorType("BF16", 1, 2),
+    39: TensorType("MXFP4", 32, 17),
 }
 """By the number in the file."""
 
@@ -58,7 +59,6 @@ OTHERS = {
     29: "IQ1_M",
     34: "TQ1_0",
     35: "TQ2_0",
-    39: "MXFP4",
     40: "NVFP4",
 }
 """Names of types that are not read."""

@@ -82,11 +82,26 @@ def test_a_file_of_a_repository_is_named_whole_or_by_its_quantization(
     assert resolve_model(f"owner/name:{asked}") == tmp_path / "owner/name/m-Q4_K_M.gguf"
 
 
+@pytest.mark.parametrize("asked", ["Q8_0", "m-Q8_0-00001-of-00002.gguf"])
+def test_a_model_in_several_files_is_downloaded_whole(
+    asked: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    downloaded: list[str] = []
+
+    def download(repository: str, file: str) -> str:
+        downloaded.append(file)
+        return str(tmp_path / file)
+
+    monkeypatch.setattr(huggingface_hub, "hf_hub_download", download)
+    monkeypatch.setattr(huggingface_hub, "list_repo_files", lambda repository: FILES)
+    assert resolve_model(f"owner/name:{asked}") == tmp_path / FILES[3]
+    assert downloaded == FILES[3:]
+
+
 @pytest.mark.parametrize(
     ("asked", "message"),
     [
         ("Q2_K", "has 0 GGUF files called 'Q2_K'"),
-        ("Q8_0", "split files are not supported"),
         ("K_M", "has 0 GGUF files"),
     ],
 )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -21,6 +22,9 @@ ARCHITECTURES = {
     "Phi3ForCausalLM": "phi3",
     "Gemma2ForCausalLM": "gemma2",
     "Gemma3ForCausalLM": "gemma3",
+    "MixtralForCausalLM": "llama",
+    "Qwen3MoeForCausalLM": "qwen3moe",
+    "GptOssForCausalLM": "gpt-oss",
 }
 _TYPES = {"control": gguf.TokenType.CONTROL, "normal": gguf.TokenType.NORMAL}
 
@@ -34,7 +38,7 @@ def as_blocks(kind: str) -> Stored:
     """Store matrices in a type of blocks, vectors in F32."""
 
     def store(name: str, tensor: torch.Tensor) -> tuple[np.ndarray, gguf.GGMLQuantizationType | None]:
-        if tensor.dim() == 1:
+        if tensor.dim() == 1 or name.endswith("bias"):
             return as_floats(name, tensor)
         number = gguf.GGMLQuantizationType[kind]
         return gguf.quantize(tensor.float().numpy(), number), number
@@ -44,16 +48,31 @@ def as_blocks(kind: str) -> Stored:
 
 def write_gguf(source: Path, target: Path, stored: Stored = as_floats, **changes: Any) -> None:
     """Write a checkpoint with its tokenizer as a GGUF file; changes replace metadata, None removes them."""
+    _write(source, target, stored, changes)
+
+
+def write_parts(source: Path, target: Path, max_tensors: int) -> list[Path]:
+    """Write it as gguf-split parts it, under the target's name with the number of each; return the files."""
+    _write(source, target, as_floats, {}, max_tensors)
+    return sorted(target.parent.glob(f"{target.stem}-*-of-*.gguf"))
+
+
+def _write(source: Path, target: Path, stored: Stored, changes: dict[str, Any], max_tensors: int = 0) -> None:
     config = json.loads((source / "config.json").read_text())
     arch = ARCHITECTURES[config["architectures"][0]]
-    writer = gguf.GGUFWriter(target, arch)
+    writer = gguf.GGUFWriter(target, arch, split_max_tensors=max_tensors)
     for key, value in {**_metadata(config, arch), **_tokenizer(source), **changes}.items():
         if value is not None and key != "general.architecture":
             _add(writer, key, value)
     tensors = load_file(source / "model.safetensors")
-    names = gguf.get_tensor_name_map(gguf.MODEL_ARCH[arch.upper()], config["num_hidden_layers"])
-    for name, tensor in tensors.items():
-        placed = names.get_name(name, try_suffixes=(".weight", ".bias"))
+    for name in [*tensors]:
+        # As llama.cpp's converter calls it.
+        if name.endswith("sinks"):
+            tensors[f"{name}.weight"] = tensors.pop(name)
+    kind = gguf.MODEL_ARCH[arch.upper().replace("-", "_")]
+    names = gguf.get_tensor_name_map(kind, config["num_hidden_layers"])
+    for name, tensor in _with_stacked_experts(tensors).items():
+        placed = name if name.startswith("blk.") else names.get_name(name, (".weight", ".bias"))
         values, number = stored(placed, _as_gguf_has_it(name, tensor, config, arch))
         writer.add_tensor(placed, np.ascontiguousarray(values), raw_dtype=number)
     for name, values in _vectors(config, arch).items():
@@ -62,6 +81,37 @@ def write_gguf(source: Path, target: Path, stored: Stored = as_floats, **changes
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()
     writer.close()
+
+
+_EXPERT = re.compile(r"model\.layers\.(\d+)\..*experts\.(?:(\d+)\.)?(\w+?)(?:\.weight)?(_bias)?")
+_ROLES = {"w1": "gate", "w3": "up", "w2": "down"} | {f"{part}_proj": part for part in ("gate", "up", "down")}
+
+
+def _with_stacked_experts(tensors: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    """Return the tensors, those of experts stacked under GGUF's names: [E, out, in]."""
+    found: dict[str, Any] = {}
+    for name, tensor in tensors.items():
+        match = _EXPERT.fullmatch(name)
+        if match is None:
+            found[name] = tensor
+            continue
+        layer, expert, role, bias = match.groups()
+        ending = "bias" if bias else "weight"
+        if expert is not None:
+            found.setdefault(f"blk.{layer}.ffn_{_ROLES[role]}_exps.weight", {})[int(expert)] = tensor
+        elif role == "gate_up_proj":
+            for part, start in (("gate", 0), ("up", 1)):
+                turned = tensor[..., start::2]
+                key = f"blk.{layer}.ffn_{part}_exps.{ending}"
+                found[key] = turned if bias else turned.transpose(1, 2).contiguous()
+        else:
+            found[f"blk.{layer}.ffn_down_exps.{ending}"] = (
+                tensor if bias else tensor.transpose(1, 2).contiguous()
+            )
+    return {
+        name: torch.stack([value[i] for i in sorted(value)]) if isinstance(value, dict) else value
+        for name, value in found.items()
+    }
 
 
 def _as_gguf_has_it(name: str, tensor: torch.Tensor, config: dict[str, Any], arch: str) -> torch.Tensor:
@@ -98,6 +148,14 @@ def _metadata(config: dict[str, Any], arch: str) -> dict[str, Any]:
     for cap in ("attn_logit_softcapping", "final_logit_softcapping"):
         if config.get(cap):
             values[cap] = float(config[cap])
+    if num_experts := config.get("num_local_experts") or config.get("num_experts"):
+        values |= {"expert_count": num_experts, "expert_used_count": config["num_experts_per_tok"]}
+        values["expert_feed_forward_length"] = config.get(
+            "moe_intermediate_size", config["intermediate_size"]
+        )
+    if full.get("rope_type") == "yarn":
+        values |= {"rope.scaling.type": "yarn", "rope.scaling.factor": float(full["factor"])}
+        values["rope.scaling.original_context_length"] = full["original_max_position_embeddings"]
     if full.get("rope_type") == "linear":
         values |= {"rope.scaling.type": "linear", "rope.scaling.factor": float(full["factor"])}
     if full.get("rope_type") == "longrope":

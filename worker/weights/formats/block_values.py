@@ -18,6 +18,10 @@ _IQ4_CODES = torch.tensor(
 )
 
 
+# Twice the numbers of MXFP4, whose scale is halved for it.
+_MXFP4_CODES = torch.tensor((0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12), dtype=torch.int8)
+
+
 class BlockKind(NamedTuple):
     """A type of blocks.
 
@@ -151,6 +155,14 @@ def _iq4_xs(blocks: torch.Tensor) -> GroupCodes:
     return GroupCodes(_IQ4_CODES[_nibbles(blocks[:, 8:].contiguous(), 16).int()], scale, None)
 
 
+def _mxfp4(blocks: torch.Tensor) -> GroupCodes:
+    exponent = blocks[:, :1].int()
+    # 2 ** (exponent - 128) as the bits of a float32, which is subnormal for the two smallest.
+    scale = torch.where(exponent < 2, 0x00200000 << exponent, (exponent - 1) << 23)
+    codes = _MXFP4_CODES[_nibbles(blocks[:, 1:].contiguous(), 16).int()]
+    return GroupCodes(codes, scale.int().view(torch.float32), None)
+
+
 KINDS = {
     "Q4_0": BlockKind(GroupForm(4, 32, False), _q4_0),
     "Q4_1": BlockKind(GroupForm(4, 32, True), _q4_1),
@@ -164,5 +176,6 @@ KINDS = {
     "Q6_K": BlockKind(GroupForm(8, 16, False), _q6_k),
     "IQ4_NL": BlockKind(GroupForm(8, 32, False), _iq4_nl),
     "IQ4_XS": BlockKind(GroupForm(8, 32, False), _iq4_xs),
+    "MXFP4": BlockKind(GroupForm(8, 32, False), _mxfp4),
 }
 """By the name of the type."""

@@ -14,7 +14,7 @@ from splitserve.worker.weights.formats.block_values import KINDS
 
 
 class BlockTensor(StoredTensor):
-    """A matrix of blocks.
+    """A matrix of blocks, or several of them one below the other.
 
     Args:
         source: the checkpoint's.
@@ -25,7 +25,7 @@ class BlockTensor(StoredTensor):
     """
 
     def __init__(self, source: CheckpointTensor, shape: tuple[int, ...]) -> None:
-        check(source, tuple(BLOCKS) if len(shape) == 2 else FLOATS, shape)
+        check(source, tuple(BLOCKS) if len(shape) >= 2 else FLOATS, shape)
         super().__init__(source)
         self._source = source
         self._kind = BLOCKS[source.entry.dtype]

@@ -17,6 +17,7 @@ from splitserve.worker.weights.formats.awq import AwqTensor
 from splitserve.worker.weights.formats.base import FLOATS, Places, StoredTensor
 from splitserve.worker.weights.formats.blocks import BlockTensor
 from splitserve.worker.weights.formats.gptq import GptqTensor
+from splitserve.worker.weights.formats.neighbours import Neighbours
 from splitserve.worker.weights.formats.packed import PackedTensor
 from splitserve.worker.weights.formats.scaled import ScaledTensor
 from splitserve.worker.weights.tensor_source import TensorSource, make_source
@@ -47,6 +48,10 @@ class WeightFormats:
         Raises:
             ModelLoadError: it has a wrong shape or dtype, or a tensor that it consists of is missing.
         """
+        if part.neighbour:
+            halves = [self.find(half, missing) for half in part.halves]
+            found_halves = [half for half in halves if half is not None]
+            return Neighbours(*found_halves) if len(found_halves) == 2 else None
         stored = self._find_quantized(part)
         if stored is not None:
             return stored

@@ -67,8 +67,9 @@ def test_a_file_that_changes_is_read_again(tmp_path: Path) -> None:
 REFUSED: list[tuple[dict[str, Value], str]] = [
     ({"general.architecture": "mamba"}, "general.architecture must be one of llama, .* got 'mamba'"),
     ({"general.architecture": 3}, "general.architecture must be a string"),
-    ({"split.count": 2}, "split.count must be 1: join the parts first"),
-    ({"llama.expert_count": 8}, "llama.expert_count must be 0"),
+    ({"split.count": 2}, "'split.count' says that it is one of 2 parts, so its name must end in -00001-of"),
+    ({"split.count": "two"}, "metadata 'split.count' must be an integer, got 'two'"),
+    ({"llama.expert_count": 8}, "llama.expert_used_count"),
     ({"llama.block_count": 2**20}, "num_hidden_layers must be an integer from 1 to 1024"),
     ({"llama.block_count": "one"}, "llama.block_count must be an integer"),
     ({"llama.attention.head_count": 0}, "num_attention_heads must be an integer from 1"),

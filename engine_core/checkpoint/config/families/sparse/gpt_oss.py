@@ -19,6 +19,7 @@ from splitserve.engine_core.checkpoint.config.rope_config import (
     rope_fields,
 )
 from splitserve.engine_core.checkpoint.config.traits import AttentionTraits, DecoderTraits, ExpertTraits
+from splitserve.engine_core.checkpoint.gguf.gguf_file import is_gguf
 
 _EXPERTS = ExpertTraits(
     router="router",
@@ -27,6 +28,15 @@ _EXPERTS = ExpertTraits(
     has_pairs=True,
     is_transposed=True,
     bias=True,
+)
+# A GGUF file has gates and ups apart, and MXFP4 as a type of blocks.
+_GGUF_EXPERTS = ExpertTraits(
+    router="router",
+    inner=("experts.gate_proj", "experts.up_proj"),
+    outer="experts.down_proj",
+    has_pairs=True,
+    bias=True,
+    has_blocks=True,
 )
 # Inputs that share a scale in MXFP4.
 _GROUP = 32
@@ -58,7 +68,7 @@ def read_gpt_oss(path: Path, architecture: str, config: Fields) -> ModelConfig:
     )
     has_bias = config.boolean("attention_bias", True)
     attention = AttentionTraits(qkv_bias=has_bias, output_bias=has_bias, has_sinks=True)
-    traits = DecoderTraits(attention=attention, experts=_EXPERTS)
+    traits = DecoderTraits(attention=attention, experts=_GGUF_EXPERTS if is_gguf(path) else _EXPERTS)
     model = read_decoder(path, architecture, config, defaults, traits)
     fields = ExpertFields(("num_local_experts", "num_experts"), "intermediate_size", 4)
     model = with_experts(config, model, fields, adds_up=True)
