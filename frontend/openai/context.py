@@ -17,8 +17,8 @@ from splitserve.engine_core.process.version import software_version
 from splitserve.frontend.config import FrontendConfig
 from splitserve.frontend.engines.pool import EnginePool
 from splitserve.frontend.engines.served_model import ServedModel
+from splitserve.frontend.http.body_receiver import read_body, release_body
 from splitserve.frontend.http.json_body import BodyDecoder
-from splitserve.frontend.http.limits import read_body, release_body
 from splitserve.frontend.http.request_log import is_request_id
 from splitserve.frontend.http.response.json_pieces import JsonPieces
 from splitserve.frontend.http.response.keep_alive import KeepAlive
