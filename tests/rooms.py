@@ -11,6 +11,7 @@ ENGINE_CORE = {
     "settings": "errors",
     "clock": "",
     "near_names": "",
+    "batch_lines": "",
     "suspects": "",
     "process": "clock errors",
     "ranges": "errors",
@@ -62,8 +63,8 @@ FRONTEND = {
     "operator_routes": "endpoints http metrics openai openapi operator",
     "docs_page": "",
     "page": "http",
-    "app": "config docs_page engines http launch metrics openai openapi operator operator_routes page "
-    "response_store responses routes unknown_fields",
+    "app": "config docs_page engines http launch metrics openai openapi operator operator_routes "
+    "page response_store responses routes unknown_fields",
     "http_server": "app config engines http launch",
     "cli": "config http http_server response_store responses text",
 }
@@ -118,10 +119,10 @@ ROOMS = {"engine_core": ENGINE_CORE, "frontend": FRONTEND, "worker": WORKER, "cl
 # What the other packages may import of engine_core: the wire, what both sides of it check, how processes are
 # started, and how commands read flags and word their errors.
 SHARED = {
-    "frontend": "checkpoint config errors ipc kept near_names process sampling_params sequence_sampling "
-    "settings structured_outputs suspects",
+    "frontend": "batch_lines checkpoint config errors ipc kept near_names process sampling_params "
+    "sequence_sampling settings structured_outputs suspects",
     "worker": "checkpoint config errors ipc kept process sequence_sampling settings",
-    "client": "checkpoint config errors process settings",
+    "client": "batch_lines checkpoint config errors process settings",
 }
 
 # Imports against the table, module -> module, each with the reason why it stands.

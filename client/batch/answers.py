@@ -10,31 +10,8 @@ from typing import BinaryIO
 
 import msgspec
 
+from splitserve.engine_core.batch_lines.answer_line import AnswerLine
 from splitserve.engine_core.errors import ConfigError
-
-
-class Response(msgspec.Struct, frozen=True):
-    """What the server answered, as it came."""
-
-    status_code: int
-    request_id: str
-    body: msgspec.Raw
-
-
-class LineError(msgspec.Struct, frozen=True):
-    """Why there is no answer as asked for."""
-
-    code: str
-    message: str
-
-
-class Answer(msgspec.Struct, frozen=True):
-    """One line of the file."""
-
-    id: str
-    custom_id: str
-    response: Response | None
-    error: LineError | None = None
 
 
 class _Name(msgspec.Struct, frozen=True):
@@ -80,9 +57,9 @@ class AnswerFile:
                 "name another file, or --overwrite"
             )
 
-    def append(self, answer: Answer) -> None:
+    def append(self, answer: AnswerLine) -> None:
         """Append an answer; it is in the file when this returns, for a process that dies then."""
-        self._file.write(msgspec.json.encode(answer) + b"\n")
+        self._file.write(answer.encoded())
         self.done.add(answer.custom_id)
 
     def sync(self) -> None:

@@ -2,27 +2,14 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
 from pathlib import Path
-from typing import BinaryIO, Literal, NamedTuple
+from typing import BinaryIO, NamedTuple
 
-import msgspec
-
+from splitserve.engine_core.batch_lines.request_line import LineError, RequestLine, read_request
 from splitserve.engine_core.errors import ConfigError
 
 MAX_LINE_BYTES = 2**26
-MAX_ID_CHARS = 512
-_PATH = re.compile(r"/v1/[a-z][a-z0-9_/-]{0,100}")
-
-
-class Request(msgspec.Struct, frozen=True):
-    """One line: a POST request, and the name of its answer."""
-
-    custom_id: str
-    url: str
-    body: dict[str, msgspec.Raw]
-    method: Literal["POST"] = "POST"
 
 
 class Place(NamedTuple):
@@ -53,10 +40,10 @@ class BatchFile:
             self._file.close()
             raise
 
-    def read(self, place: Place) -> Request:
+    def read(self, place: Place) -> RequestLine:
         """Return a request."""
         self._file.seek(place.offset)
-        return _decoder.decode(self._file.readline())
+        return read_request(self._file.readline())
 
     def close(self) -> None:
         """Close the file."""
@@ -78,21 +65,11 @@ class BatchFile:
             offset += len(line)
 
 
-_decoder = msgspec.json.Decoder(Request)
-
-
-def _checked(line: bytes, where: str) -> Request:
+def _checked(line: bytes, where: str) -> RequestLine:
     try:
-        request = _decoder.decode(line)
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        return read_request(line)
+    except LineError as error:
         raise ConfigError(f"{where}: {error}") from None
-    if not 1 <= len(request.custom_id) <= MAX_ID_CHARS:
-        raise ConfigError(f"{where}: custom_id must have 1 to {MAX_ID_CHARS} characters")
-    if not _PATH.fullmatch(request.url):
-        raise ConfigError(f"{where}: url must be a path such as /v1/chat/completions, got {request.url!r}")
-    if bytes(request.body.get("stream", b"false")) not in (b"false", b"null"):
-        raise ConfigError(f"{where}: an answer in a file cannot be streamed: leave out body.stream")
-    return request
 
 
 def _open(path: Path) -> BinaryIO:

@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import random
-import uuid
 from collections.abc import Callable, Iterator
 
 import msgspec
 
-from splitserve.client.batch.answers import Answer, AnswerFile, LineError, Response
-from splitserve.client.batch.requests import BatchFile, Place, Request
-from splitserve.client.batch.retries import wait_s
+from splitserve.client.batch.answers import AnswerFile
+from splitserve.client.batch.requests import BatchFile, Place
 from splitserve.client.http.api import Api
 from splitserve.client.http.errors import ApiError
+from splitserve.engine_core.batch_lines.answer_line import AnswerError, AnswerLine, answer_line
+from splitserve.engine_core.batch_lines.request_line import RequestLine
+from splitserve.engine_core.batch_lines.retries import wait_s
 
 SYNC_PERIOD_S = 1.0
 # Not the request is wrong, but how this command was started.
@@ -74,7 +75,7 @@ class BatchRun:
                 self._answers.append(answer)
                 self._on_answer()
 
-    async def _ask(self, request: Request) -> Answer | None:
+    async def _ask(self, request: RequestLine) -> AnswerLine | None:
         """Return the answer, a refusal included; None after a fault that may pass, again and again."""
         model = {"model": msgspec.Raw(msgspec.json.encode(self._model))} if self._model else {}
         body = msgspec.json.encode({**request.body, **model})
@@ -82,13 +83,14 @@ class BatchRun:
         while True:
             try:
                 raw = await self._api.post(self._path(request.url), body)
-                return _answer(request.custom_id, 200, raw)
+                return answer_line(request.custom_id, 200, raw)
             except ApiError as error:
                 if error.status in KEY_PROBLEMS:
                     self._fault = error
                     return None
                 if not error.may_pass:
-                    return _answer(request.custom_id, error.status, error.body, str(error))
+                    refusal = AnswerError("request_refused", str(error))
+                    return answer_line(request.custom_id, error.status, error.body, refusal)
                 num_failed += 1
                 if num_failed > self._max_retries:
                     self._fault = error
@@ -104,15 +106,3 @@ class BatchRun:
         while True:
             await asyncio.sleep(SYNC_PERIOD_S)
             await asyncio.to_thread(self._answers.sync)
-
-
-def _answer(custom_id: str, status: int, raw: bytes, problem: str = "") -> Answer:
-    name = uuid.uuid4().hex
-    try:
-        # On one line, whatever the server made of it.
-        body = msgspec.Raw(msgspec.json.format(raw, indent=-1))
-    except (msgspec.DecodeError, UnicodeDecodeError):
-        problem = problem or "an answer that is no JSON"
-        body = msgspec.Raw(msgspec.json.encode(raw.decode(errors="replace")))
-    error = LineError("request_refused" if status != 200 else "invalid_answer", problem) if problem else None
-    return Answer(f"batch_req_{name}", custom_id, Response(status, f"req_{name}", body), error)

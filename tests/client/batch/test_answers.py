@@ -7,12 +7,13 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from splitserve.client.batch.answers import Answer, AnswerFile, Response
+from splitserve.client.batch.answers import AnswerFile
+from splitserve.engine_core.batch_lines.answer_line import AnswerLine, Response
 from splitserve.engine_core.errors import ConfigError
 
 
-def answer(name: str) -> Answer:
-    return Answer("x", name, Response(200, "r", msgspec.Raw(b'{"a":1}')))
+def answer(name: str) -> AnswerLine:
+    return AnswerLine("x", name, Response(200, "r", msgspec.Raw(b'{"a":1}')))
 
 
 def test_what_is_appended_is_done_also_for_the_next_process(tmp_path: Path) -> None:

@@ -11,9 +11,9 @@ import pytest
 from splitserve.client.batch import run as run_module
 from splitserve.client.batch.answers import AnswerFile
 from splitserve.client.batch.requests import BatchFile
-from splitserve.client.batch.retries import wait_s
 from splitserve.client.batch.run import BatchRun
 from splitserve.client.http.errors import ApiError
+from splitserve.engine_core.batch_lines.retries import wait_s
 from tests.client.scripted_server import Script, answer, scripted
 
 OK = answer("200 OK", b'{"n":\n 1}')

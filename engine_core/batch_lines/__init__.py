@@ -1,0 +1,1 @@
+"""OpenAI's batch format: a request per line, an answer per line."""
