@@ -17,6 +17,7 @@ from starlette.types import Lifespan
 
 from splitserve.engine_core.errors import SplitServeError
 from splitserve.frontend.config import FrontendConfig
+from splitserve.frontend.database.place import is_named
 from splitserve.frontend.docs_page import DocsPage
 from splitserve.frontend.engines.pool import EnginePool
 from splitserve.frontend.http.auth import AuthMiddleware, KeyPaths
@@ -41,7 +42,7 @@ from splitserve.frontend.openapi import TITLE, Json, Operation, build_openapi
 from splitserve.frontend.operator.health import HealthProbe
 from splitserve.frontend.operator_routes import operator_operations
 from splitserve.frontend.page.routes import Page
-from splitserve.frontend.response_store.place import is_store, open_database
+from splitserve.frontend.response_store.place import open_database
 from splitserve.frontend.response_store.store import ResponseStore, StoreLimits
 from splitserve.frontend.responses.compaction.summary_seal import read_seal
 from splitserve.frontend.responses.context import ResponsesContext
@@ -122,7 +123,7 @@ def _responses(context: ApiContext, requests: InFlightRequests) -> ResponsesCont
     """Return what the Responses API needs, with a store if the configuration names one."""
     config = context.config
     seal = read_seal(config.compaction_key_file)
-    if not is_store(config.response_store):
+    if not is_named(config.response_store):
         return ResponsesContext(context, seal=seal)
     limits = StoreLimits(config.response_ttl_s, config.response_store_bytes)
     store = ResponseStore(open_database(config.response_store), limits)

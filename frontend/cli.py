@@ -51,7 +51,7 @@ def _serve(config: FrontendConfig, num_short_keys: int) -> int:
 
     from splitserve.engine_core.process.logs import configure_logging, log_event
     from splitserve.engine_core.process.version import software_version
-    from splitserve.frontend.response_store.place import shown_place
+    from splitserve.frontend.database.place import shown_place
 
     configure_logging(config.log_level, config.log_format)
     log = logging.getLogger("frontend")

@@ -47,7 +47,8 @@ FRONTEND = {
     "store_settings": "observability",
     "api_settings": "store_settings text",
     "config": "api_settings",
-    "response_store": "",
+    "database": "",
+    "response_store": "database",
     "launch": "config",
     "engines": "_native text",
     "metrics": "engines launch",
@@ -63,10 +64,10 @@ FRONTEND = {
     "operator_routes": "endpoints http metrics openai openapi operator",
     "docs_page": "",
     "page": "http",
-    "app": "config docs_page engines http launch metrics openai openapi operator operator_routes "
+    "app": "config database docs_page engines http launch metrics openai openapi operator operator_routes "
     "page response_store responses routes unknown_fields",
     "http_server": "app config engines http launch",
-    "cli": "config http http_server response_store responses text",
+    "cli": "config database http http_server response_store responses text",
 }
 WORKER = {
     "_native": "",

@@ -11,12 +11,13 @@ import pytest
 
 from splitserve.engine_core.errors import ConfigError
 from splitserve.frontend.cli import main
-from splitserve.frontend.response_store.place import check_place, is_store, shown_place
+from splitserve.frontend.database.place import is_named, shown_place
+from splitserve.frontend.response_store.place import check_place
 
 
 @pytest.mark.parametrize("place", ["", "none", "NONE"])
 def test_no_store_is_a_place_too(place: str) -> None:
-    assert not is_store(place)
+    assert not is_named(place)
     check_place(place)
 
 
