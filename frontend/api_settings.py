@@ -8,13 +8,13 @@ from splitserve.engine_core.sequence_sampling import MAX_STEP_LOGPROBS
 from splitserve.engine_core.settings.checks import check_range
 from splitserve.engine_core.settings.flag_values import parse_bytes
 from splitserve.engine_core.settings.setting import Setting
-from splitserve.frontend.store_settings import StoreSettings
+from splitserve.frontend.batch_settings import BatchSettings
 from splitserve.frontend.text.answers.formats import REASONING_PARSERS, TOOL_CALL_PARSERS
 
 GENERATION_CONFIGS = ("auto", "none")
 
 
-class ApiSettings(StoreSettings, frozen=True, kw_only=True):
+class ApiSettings(BatchSettings, frozen=True, kw_only=True):
     """What the API offers, and how much a client may take; sizes are bytes, `_s` are seconds."""
 
     root_path: Annotated[

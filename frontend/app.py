@@ -16,11 +16,17 @@ from starlette.routing import Route
 from starlette.types import Lifespan
 
 from splitserve.engine_core.errors import SplitServeError
+from splitserve.frontend.batches.context import BatchesContext
+from splitserve.frontend.batches.files import UPLOAD_TIMEOUT_S
+from splitserve.frontend.batches.operations import FILES_PATH, batch_operations
+from splitserve.frontend.batches.start import make_batches
+from splitserve.frontend.batches.upload import FORM_BYTES
 from splitserve.frontend.config import FrontendConfig
 from splitserve.frontend.database.place import is_named
 from splitserve.frontend.docs_page import DocsPage
 from splitserve.frontend.engines.pool import EnginePool
 from splitserve.frontend.http.auth import AuthMiddleware, KeyPaths
+from splitserve.frontend.http.body_receiver import BodyRules
 from splitserve.frontend.http.connection.connection_limits import ConnectionLimits
 from splitserve.frontend.http.connection.disconnect import ClientGoneError
 from splitserve.frontend.http.error_handler import ErrorHandler
@@ -30,6 +36,7 @@ from splitserve.frontend.http.response.keep_alive import KeepAlive
 from splitserve.frontend.http.root_path import RootPathMiddleware
 from splitserve.frontend.http.slices import SliceQueue
 from splitserve.frontend.launch import Launch
+from splitserve.frontend.metrics.batches import collect_batches
 from splitserve.frontend.metrics.engines import collect_engines, collect_pool
 from splitserve.frontend.metrics.failover import collect_failover
 from splitserve.frontend.metrics.process import FrontendMetrics
@@ -85,14 +92,17 @@ def create_app(config: FrontendConfig, pool: EnginePool, launch: Launch | None =
     context = ApiContext(config, pool, metrics, UnknownFields(config.strict), keep_alive, SliceQueue())
 
     responses = _responses(context, owners.requests)
-    scrape = _scrape(context, owners, responses, launch)
+    batches = make_batches(context, responses, owners.requests, lambda: owners.health.shutting_down)
+    scrape = _scrape(context, _OwnFigures(context, owners, responses, batches), launch)
 
     @contextlib.asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncGenerator[None, None]:
-        async with owners.requests.watching(), scrape.answering(), responses.running():
+        async with contextlib.AsyncExitStack() as stack:
+            for each in (owners.requests.watching, scrape.answering, responses.running, batches.running):
+                await stack.enter_async_context(each())
             yield
 
-    operations = api_operations(context, responses)
+    operations = api_operations(context, responses) + batch_operations(batches)
     operations += operator_operations(context, owners.requests, owners.health, scrape)
     app = DocumentedApp(operations, config, lifespan)
     app.state.owners = owners
@@ -108,12 +118,9 @@ def create_app(config: FrontendConfig, pool: EnginePool, launch: Launch | None =
     return app
 
 
-def _scrape(
-    context: ApiContext, owners: AppOwners, responses: ResponsesContext, launch: Launch | None
-) -> Scrape:
+def _scrape(context: ApiContext, own: Collector, launch: Launch | None) -> Scrape:
     """Return what answers GET /metrics, under vLLM's names, too, if the configuration says so."""
     engines: Collector = _EngineFigures(context.pool)
-    own: Collector = _OwnFigures(context, owners, responses)
     if context.config.metrics_compat == "vllm":
         engines, own = VllmEngineFigures(VllmNames(engines), context.pool.status), VllmNames(own)
     return Scrape(context.pool, engines, own, launch)
@@ -176,7 +183,12 @@ def _add_layers(app: FastAPI, context: ApiContext, owners: AppOwners, paths: Key
     app.add_exception_handler(HTTPException, errors.handle)
     app.add_exception_handler(ClientGoneError, _client_gone)
     app.add_exception_handler(ClientDisconnect, _client_gone)
-    app.add_middleware(LimitsMiddleware, config=config, requests=owners.requests)
+    uploads = {
+        FILES_PATH: BodyRules(
+            config.max_file_bytes + FORM_BYTES, UPLOAD_TIMEOUT_S, b"multipart/form-data", is_passed_on=True
+        )
+    }
+    app.add_middleware(LimitsMiddleware, config=config, requests=owners.requests, uploads=uploads)
     app.add_middleware(AuthMiddleware, config=config, paths=paths)
     if config.allowed_origins:
         app.add_middleware(
@@ -213,10 +225,17 @@ class _EngineFigures(Collector):
 class _OwnFigures(Collector):
     """Collects this frontend's figures at each scrape."""
 
-    def __init__(self, context: ApiContext, owners: AppOwners, responses: ResponsesContext) -> None:
+    def __init__(
+        self,
+        context: ApiContext,
+        owners: AppOwners,
+        responses: ResponsesContext,
+        batches: BatchesContext,
+    ) -> None:
         self._context = context
         self._owners = owners
         self._responses = responses
+        self._batches = batches
 
     def collect(self) -> Iterable[Metric]:
         """Yield all families."""
@@ -232,6 +251,13 @@ class _OwnFigures(Collector):
         yield from collect_responses(
             len(background) if background is not None else 0,
             store.num_errors if store is not None else 0,
+            metrics.frontend_id,
+        )
+        runner, files = self._batches.runner, self._batches.kept
+        yield from collect_batches(
+            len(runner) if runner is not None else 0,
+            runner.num_lines if runner is not None else 0,
+            files.num_errors if files is not None else 0,
             metrics.frontend_id,
         )
         yield from metrics.collect(len(owners.requests), owners.connections.num_open)

@@ -60,6 +60,7 @@ def _serve(config: FrontendConfig, num_short_keys: int) -> int:
     fields["api_key_hashes"] = len(config.api_key_hashes)
     fields["admin_key_hashes"] = len(config.admin_key_hashes)
     fields["response_store"] = shown_place(config.response_store)
+    fields["file_store"] = shown_place(config.file_store)
     if config.uds or config.fd is not None:
         del fields["host"], fields["port"]
     log_event(log, logging.INFO, "api_frontend", version=software_version(), **fields)
@@ -88,7 +89,9 @@ def make_config(args: argparse.Namespace) -> FrontendConfig:
     """
     from splitserve.engine_core.settings.arguments import given_values, make_settings
     from splitserve.engine_core.settings.setting import declared
+    from splitserve.frontend.batches.place import check_file_store
     from splitserve.frontend.config import FrontendConfig
+    from splitserve.frontend.database.place import is_named
     from splitserve.frontend.http.api_keys import hash_keys
     from splitserve.frontend.response_store.place import check_place
     from splitserve.frontend.responses.compaction.summary_seal import read_seal
@@ -105,6 +108,8 @@ def make_config(args: argparse.Namespace) -> FrontendConfig:
     config.check_certificate()
     # The engine makes the directory of a launch, some time after the frontends have started.
     check_place(config.response_store, config.launch_dir)
+    if is_named(config.file_store):
+        check_file_store(config.file_store, config.launch_dir)
     read_seal(config.compaction_key_file)
     if config.chat_template:
         find_template(config.chat_template)

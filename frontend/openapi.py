@@ -33,6 +33,7 @@ class Operation:
         tag: the group it is listed in.
         query: name of each parameter in the query -> its schema.
         request: the struct that a body is decoded into, None for no body.
+        form: name of each field of a form -> its schema, for a body that is none of JSON.
         example: a body that every server takes, but for the name of a model if one is needed.
         response: the struct of the response, None for plain text.
         events: the structs of its server-sent events.
@@ -52,6 +53,7 @@ class Operation:
     endpoint: Callable[[Request], Awaitable[Response]]
     query: Json = field(default_factory=dict)
     request: type | None = None
+    form: Json = field(default_factory=dict)
     example: Json | None = None
     response: type | None = None
     events: tuple[type, ...] = ()
@@ -134,6 +136,9 @@ def _describe(operation: Operation) -> Json:
         if operation.example is not None:
             body["example"] = operation.example
         entry["requestBody"] = {"required": True, "content": {"application/json": body}}
+    if operation.form:
+        form: Json = {"type": "object", "properties": operation.form, "required": list(operation.form)}
+        entry["requestBody"] = {"required": True, "content": {"multipart/form-data": {"schema": form}}}
     return entry | {"responses": _responses(operation)}
 
 
@@ -169,10 +174,11 @@ _ERROR_TEXTS = {
     400: "Malformed body, wrong type, value out of range, unsupported field, or context exceeded",
     401: "Missing or wrong API key",
     403: "A page of another origin, which --allowed-origin does not name",
-    404: "No such model, no such response that was kept, or no such request in flight",
+    404: "No such model, no such response, file or batch that was kept, or no such request in flight",
     408: "The body did not arrive in time",
+    409: "It has ended already",
     413: "The body is too large",
-    415: "Content type is not application/json, or the body is compressed",
+    415: "Content type is not what the route takes, or the body is compressed",
     426: "The request asks for no WebSocket",
     429: "Too many requests in flight, or the engine's queue is full; see Retry-After",
     500: "A fault of the server, or the model's output is not a number",

@@ -45,7 +45,8 @@ FRONTEND = {
     "text": "_native typed_json",
     "observability": "",
     "store_settings": "observability",
-    "api_settings": "store_settings text",
+    "batch_settings": "store_settings",
+    "api_settings": "batch_settings text",
     "config": "api_settings",
     "database": "",
     "response_store": "database",
@@ -60,14 +61,15 @@ FRONTEND = {
     "offline": "engines metrics text typed_json unknown_fields",
     "openapi": "anthropic http openai responses",
     "endpoints": "",
+    "batches": "config database endpoints engines http openai openapi response_store responses",
     "routes": "anthropic endpoints http openai openapi responses",
     "operator_routes": "endpoints http metrics openai openapi operator",
     "docs_page": "",
     "page": "http",
-    "app": "config database docs_page engines http launch metrics openai openapi operator operator_routes "
-    "page response_store responses routes unknown_fields",
+    "app": "batches config database docs_page engines http launch metrics openai openapi operator "
+    "operator_routes page response_store responses routes unknown_fields",
     "http_server": "app config engines http launch",
-    "cli": "config database http http_server response_store responses text",
+    "cli": "batches config database http http_server response_store responses text",
 }
 WORKER = {
     "_native": "",

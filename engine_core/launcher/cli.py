@@ -152,6 +152,7 @@ def _serve(args: argparse.Namespace) -> int:
     from splitserve.engine_core.clock import SystemClock
     from splitserve.engine_core.launcher.launcher import Launcher
     from splitserve.engine_core.launcher.options import LaunchOptions
+    from splitserve.engine_core.process.server_record import FILES_NAME, RESPONSES_NAME
 
     options = LaunchOptions(
         model=model,
@@ -166,7 +167,14 @@ def _serve(args: argparse.Namespace) -> int:
             f"--log-level={config.log_level}",
             f"--log-format={config.log_format}",
         ),
-        keeps_responses="response_store" not in frontend,
+        own_stores={
+            flag: name
+            for field, flag, name in (
+                ("response_store", "--response-store", RESPONSES_NAME),
+                ("file_store", "--file-store", FILES_NAME),
+            )
+            if field not in frontend
+        },
         scheme="https" if "ssl_certfile" in frontend else "http",
         has_api_key="api_key" in frontend or "api_key_file" in frontend,
     )

@@ -33,7 +33,7 @@ from splitserve.engine_core.process.runtime_directory import (
     remove_orphans,
     runtime_directory,
 )
-from splitserve.engine_core.process.server_record import RESPONSES_NAME, RecordFile
+from splitserve.engine_core.process.server_record import RecordFile
 from splitserve.engine_core.process.signals import SignalInbox
 from splitserve.engine_core.process.terminal import Terminal
 
@@ -108,10 +108,9 @@ class Launcher:
             raise ConfigError(f"cannot write to {self._directory}: {error.strerror}") from None
 
     def _frontend_flags(self) -> tuple[str, ...]:
-        if not self._options.keeps_responses:
-            return self._options.frontend_flags
-        place = os.path.join(self._directory, RESPONSES_NAME)
-        return (*self._options.frontend_flags, f"--response-store={place}")
+        stores = self._options.own_stores.items()
+        places = (f"{flag}={os.path.join(self._directory, name)}" for flag, name in stores)
+        return (*self._options.frontend_flags, *places)
 
     def _specs(self) -> list[ChildSpec]:
         timeout_s = self._options.drain_timeout_s + STOP_SLACK_S

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import NamedTuple
 
 
@@ -14,7 +15,8 @@ class LaunchOptions(NamedTuple):
         num_frontends: api-frontend processes.
         drain_timeout_s: time that running requests get to finish.
         engine_flags, frontend_flags: command-line words to pass on.
-        keeps_responses: in a file of this server's own, since no other place was named.
+        own_stores: names of files in this server's directory, by the flags of its frontends that take a
+            place for what is kept, where no other was named.
         scheme: "http", or "https" if the frontends have a certificate.
         has_api_key: clients must send a key.
     """
@@ -27,6 +29,6 @@ class LaunchOptions(NamedTuple):
     drain_timeout_s: float
     engine_flags: tuple[str, ...]
     frontend_flags: tuple[str, ...]
-    keeps_responses: bool
+    own_stores: Mapping[str, str]
     scheme: str
     has_api_key: bool

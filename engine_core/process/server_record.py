@@ -16,6 +16,7 @@ import msgspec
 NAME = "server.json"
 # What the frontends of a server keep there, unless they were told another place.
 RESPONSES_NAME = "responses.db"
+FILES_NAME = "files.db"
 # Written as a whole each time, so that a reader never finds the end of a longer one.
 _NUM_BYTES = 4096
 # Children are told of the death of a process before its last thread has given back the lock.

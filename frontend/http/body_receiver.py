@@ -5,17 +5,33 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable
+from typing import NamedTuple
 
 from starlette.requests import Request
 from starlette.types import Message, Receive, Scope
 
-from splitserve.frontend.config import FrontendConfig
 from splitserve.frontend.http.body_budget import ArrivingBody, BodyBudget, given_up_error
 from splitserve.frontend.http.errors import HttpError
 from splitserve.frontend.http.turn_gate import TurnGate
 
 _BODY_STATE = "body_receiver"
 _BODY_HEADERS = frozenset((b"content-type", b"content-encoding", b"content-length"))
+
+
+class BodyRules(NamedTuple):
+    """What the body of a request may be.
+
+    Attributes:
+        max_bytes: the largest.
+        timeout_s: in which it has to arrive.
+        content_type: its kind.
+        is_passed_on: whoever reads it keeps none of it, so the budget counts only what is not read yet.
+    """
+
+    max_bytes: int
+    timeout_s: float
+    content_type: bytes = b"application/json"
+    is_passed_on: bool = False
 
 
 class BodyReceiver:
@@ -29,12 +45,11 @@ class BodyReceiver:
     """
 
     def __init__(
-        self, scope: Scope, receive: Receive, config: FrontendConfig, gate: TurnGate, budget: BodyBudget
+        self, scope: Scope, receive: Receive, rules: BodyRules, gate: TurnGate, budget: BodyBudget
     ) -> None:
         self._headers = [(name, value) for name, value in scope["headers"] if name in _BODY_HEADERS]
         self._receive = receive
-        self._max_bytes = config.max_body_bytes
-        self._timeout_s = config.body_timeout_s
+        self._rules = rules
         self._gate = gate
         self._budget = budget
         client = scope.get("client")
@@ -42,13 +57,14 @@ class BodyReceiver:
         self._waiting: asyncio.Timeout | None = None
         self.num_bytes = 0
         self._complete = False
-        self._headers_checked = False
+        # Other methods have no body whose kind matters.
+        self._headers_checked = scope["method"] != "POST"
         scope["state"][_BODY_STATE] = self
 
     def begin(self, on_complete: Callable[[], None]) -> None:
         """Start the body's deadline; on_complete is called when the body is complete, and may refuse it."""
         self._turn = self._gate.turn
-        self._deadline = time.monotonic() + self._timeout_s
+        self._deadline = time.monotonic() + self._rules.timeout_s
         self._on_complete = on_complete
 
     async def receive(self) -> Message:
@@ -62,7 +78,9 @@ class BodyReceiver:
             return await self._receive()
         if not self._headers_checked:
             self._headers_checked = True
-            check_body_headers(self._headers, self._max_bytes)
+            check_body_headers(self._headers, self._rules)
+        if self._rules.is_passed_on:
+            self._budget.leave(self._held)
         message = await self._next()
         if self._held.given_up:
             raise given_up_error()
@@ -85,7 +103,7 @@ class BodyReceiver:
             if self._held.given_up:
                 raise given_up_error() from None
             raise HttpError(
-                408, "request_timeout", f"The body did not arrive within {self._timeout_s:g} s."
+                408, "request_timeout", f"The body did not arrive within {self._rules.timeout_s:g} s."
             ) from None
         finally:
             self._waiting = None
@@ -97,8 +115,8 @@ class BodyReceiver:
 
     def _count(self, message: Message) -> None:
         self.num_bytes += len(message.get("body", b""))
-        if self.num_bytes > self._max_bytes:
-            raise _too_large(self._max_bytes)
+        if self.num_bytes > self._rules.max_bytes:
+            raise _too_large(self._rules.max_bytes)
         self._budget.add(self._held, len(message.get("body", b"")))
         self._complete = not message.get("more_body", False)
         if self._complete:
@@ -120,7 +138,7 @@ def release_body(request: Request) -> None:
     request.scope["state"][_BODY_STATE].end()
 
 
-def check_body_headers(headers: list[tuple[bytes, bytes]], max_bytes: int) -> None:
+def check_body_headers(headers: list[tuple[bytes, bytes]], rules: BodyRules) -> None:
     """Check what a request's headers say about its body before any of it is read.
 
     Raises:
@@ -131,13 +149,34 @@ def check_body_headers(headers: list[tuple[bytes, bytes]], max_bytes: int) -> No
     if encoding not in (b"identity", b""):
         raise HttpError(415, "unsupported_content_encoding", "Compressed bodies are not accepted.")
     kind, _, parameters = values.get(b"content-type", b"").partition(b";")
-    charset = parameters.strip().lower().replace(b'"', b"")
-    if kind.strip().lower() != b"application/json" or charset not in (b"", b"charset=utf-8"):
-        raise HttpError(415, "unsupported_content_type", "Content-Type must be application/json in UTF-8.")
+    is_json = rules.content_type == b"application/json"
+    charset = parameters.strip().lower().replace(b'"', b"") if is_json else b""
+    if kind.strip().lower() != rules.content_type or charset not in (b"", b"charset=utf-8"):
+        expected = "application/json in UTF-8" if is_json else rules.content_type.decode()
+        raise HttpError(415, "unsupported_content_type", f"Content-Type must be {expected}.")
     length = values.get(b"content-length", b"")
-    if length.isdigit() and int(length[:20]) > max_bytes:
-        raise _too_large(max_bytes)
+    if length.isdigit() and int(length[:20]) > rules.max_bytes:
+        raise _too_large(rules.max_bytes)
 
 
 def _too_large(max_bytes: int) -> HttpError:
     return HttpError(413, "body_too_large", f"The body must be at most {max_bytes} bytes.")
+
+
+class GivenBody:
+    """A body that is there already: of a request that this process makes itself, and no client waits for."""
+
+    def __init__(self, scope: Scope, body: bytes) -> None:
+        """Args: scope is the request's, with a state."""
+        self._body: bytes | None = body
+        scope["state"][_BODY_STATE] = self
+
+    async def receive(self) -> Message:
+        """Return the body, then never anything: nobody hangs up."""
+        body, self._body = self._body, None
+        if body is None:
+            await asyncio.get_running_loop().create_future()
+        return {"type": "http.request", "body": body, "more_body": False}
+
+    def end(self) -> None:
+        """As BodyReceiver: nothing was taken from the budget."""

@@ -36,6 +36,7 @@ _PUBLIC_MESSAGES = {
     "unsupported_transfer_encoding": "The only supported transfer encoding is chunked.",
     "response_store_unavailable": "The response store cannot be used now; try again shortly, or with store: "
     "false.",
+    "file_store_unavailable": "The file store cannot be used now; try again shortly.",
     "shutting_down": "This server is shutting down; try again shortly.",
 }
 

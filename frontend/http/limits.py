@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import enum
 import time
-from collections.abc import AsyncGenerator, Iterable
+from collections.abc import AsyncGenerator, Iterable, Mapping
 from dataclasses import dataclass
 from functools import partial
 
@@ -14,7 +14,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from splitserve.frontend.config import FrontendConfig
 from splitserve.frontend.http.body_budget import BodyBudget
-from splitserve.frontend.http.body_receiver import BodyReceiver
+from splitserve.frontend.http.body_receiver import BodyReceiver, BodyRules
 from splitserve.frontend.http.errors import HttpError, error_response
 from splitserve.frontend.http.memory import MemoryReturn
 from splitserve.frontend.http.slices import SliceQueue
@@ -137,9 +137,17 @@ class InFlightRequests:
 class LimitsMiddleware:
     """Limits POST requests and streams; a body is checked when it is first read: 404 and 405 come first."""
 
-    def __init__(self, app: ASGIApp, config: FrontendConfig, requests: InFlightRequests) -> None:
+    def __init__(
+        self,
+        app: ASGIApp,
+        config: FrontendConfig,
+        requests: InFlightRequests,
+        uploads: Mapping[str, BodyRules] | None = None,
+    ) -> None:
+        """Args: uploads are the rules of paths that take other bodies than JSON."""
         self._app = app
-        self._config = config
+        self._rules = BodyRules(config.max_body_bytes, config.body_timeout_s)
+        self._uploads = uploads or {}
         self._requests = requests
         self._gate = TurnGate()
         self._budget = BodyBudget(config.max_body_memory_bytes)
@@ -154,7 +162,7 @@ class LimitsMiddleware:
         request = self._requests.arrive()
         scope["state"]["open_request"] = request
         sender = _Sender(request, send)
-        body = BodyReceiver(scope, receive, self._config, self._gate, self._budget)
+        body = BodyReceiver(scope, receive, self._rules_of(scope), self._gate, self._budget)
         try:
             await self._gate.enter()
             body.begin(lambda: self._requests.enter(request))
@@ -169,10 +177,18 @@ class LimitsMiddleware:
             self._requests.leave(request)
             self._memory.note(body.num_bytes + sender.num_bytes)
 
+    def _rules_of(self, scope: Scope) -> BodyRules:
+        # Behind a proxy's prefix or not, as the router sees it (frontend.http.root_path).
+        path: str = scope["path"]
+        found = self._uploads.get(path) or self._uploads.get(path.removeprefix(scope.get("root_path", "")))
+        return found or self._rules
+
 
 def _is_limited(scope: Scope) -> bool:
-    """Whether a request may take long: it has a body to be worked on, or asks for a stream."""
-    return scope["method"] == "POST" or b"stream=" in scope["query_string"]
+    """Whether a request may take long: it has a body to be worked on, or asks for a stream or for a file."""
+    return (
+        scope["method"] == "POST" or b"stream=" in scope["query_string"] or scope["path"].endswith("/content")
+    )
 
 
 async def _finish_ended(request: InFlightRequest, sender: _Sender, scope: Scope, receive: Receive) -> None:

@@ -32,7 +32,7 @@ def launcher(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, clock: ManualClock
     monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
     monkeypatch.setattr("splitserve.engine_core.launcher.child_processes.Child", refuse)
     monkeypatch.setattr(terminal, "_has_terminal", lambda: True)
-    options = LaunchOptions("m", "", 0, str(tmp_path / "s"), 1, 5.0, (), (), False, "http", False)
+    options = LaunchOptions("m", "", 0, str(tmp_path / "s"), 1, 5.0, (), (), {}, "http", False)
     made = Launcher(options, clock)
     monkeypatch.setattr(terminal, "_has_terminal", lambda: False)
     yield made

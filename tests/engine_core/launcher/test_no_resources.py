@@ -38,7 +38,7 @@ def launcher(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Launch
     """A launcher whose children cannot be started."""
     monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
     monkeypatch.setattr("splitserve.engine_core.launcher.child_processes.Child", refuse)
-    options = LaunchOptions("m", "", 0, str(tmp_path / "s"), 1, 5.0, (), (), False, "http", False)
+    options = LaunchOptions("m", "", 0, str(tmp_path / "s"), 1, 5.0, (), (), {}, "http", False)
     made = Launcher(options, ManualClock(100.0))
     yield made
     made._close()

@@ -1,0 +1,1 @@
+"""Files, batches and their answers in a database that several frontends share."""
