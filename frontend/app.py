@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import AsyncGenerator, Iterable
+from typing import TYPE_CHECKING
 
 from fastapi import FastAPI
 from prometheus_client.core import Metric
@@ -44,6 +45,7 @@ from splitserve.frontend.metrics.queues import collect_queues
 from splitserve.frontend.metrics.responses import collect_responses
 from splitserve.frontend.metrics.scrape import Scrape
 from splitserve.frontend.metrics.vllm_names import VllmEngineFigures, VllmNames
+from splitserve.frontend.observability.trace_layer import TraceMiddleware
 from splitserve.frontend.openai.context import VERSION, ApiContext
 from splitserve.frontend.openapi import TITLE, Json, Operation, build_openapi
 from splitserve.frontend.operator.health import HealthProbe
@@ -61,6 +63,9 @@ from splitserve.frontend.routes import (
     make_routes,
 )
 from splitserve.frontend.unknown_fields import UnknownFields
+
+if TYPE_CHECKING:
+    from splitserve.frontend.observability.spans import OtelTracer
 
 
 class AppOwners:
@@ -94,10 +99,13 @@ def create_app(config: FrontendConfig, pool: EnginePool, launch: Launch | None =
     responses = _responses(context, owners.requests)
     batches = make_batches(context, responses, owners.requests, lambda: owners.health.shutting_down)
     scrape = _scrape(context, _OwnFigures(context, owners, responses, batches), launch)
+    tracer = _tracer(config)
 
     @contextlib.asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncGenerator[None, None]:
         async with contextlib.AsyncExitStack() as stack:
+            if tracer is not None:
+                await stack.enter_async_context(tracer.running())
             for each in (owners.requests.watching, scrape.answering, responses.running, batches.running):
                 await stack.enter_async_context(each())
             yield
@@ -114,8 +122,18 @@ def create_app(config: FrontendConfig, pool: EnginePool, launch: Launch | None =
             for method in (route.methods or set()) - {"HEAD"}:
                 metrics.http.expect(route.path, method)
     admin = frozenset(each.path for each in operations if each.is_admin)
-    _add_layers(app, context, owners, KeyPaths(page.paths if page is not None else frozenset(), admin))
+    paths = KeyPaths(page.paths if page is not None else frozenset(), admin)
+    _add_layers(app, context, owners, paths, tracer)
     return app
+
+
+def _tracer(config: FrontendConfig) -> OtelTracer | None:
+    if not config.otlp_traces_endpoint:
+        return None
+    # OpenTelemetry is an extra.
+    from splitserve.frontend.observability.spans import OtelTracer
+
+    return OtelTracer(config.otlp_traces_endpoint, config.trace_sample_ratio, config.frontend_id)
 
 
 def _scrape(context: ApiContext, own: Collector, launch: Launch | None) -> Scrape:
@@ -175,8 +193,10 @@ class DocumentedApp(FastAPI):
         return self.openapi_schema
 
 
-def _add_layers(app: FastAPI, context: ApiContext, owners: AppOwners, paths: KeyPaths) -> None:
-    """Stack the layers, innermost first: limits, keys, CORS (preflights carry no key), log, prefix."""
+def _add_layers(
+    app: FastAPI, context: ApiContext, owners: AppOwners, paths: KeyPaths, tracer: OtelTracer | None
+) -> None:
+    """Stack the layers, innermost first: limits, keys, CORS (whose preflights have none), log, prefix."""
     config = context.config
     errors = ErrorHandler(has_docs=not config.disable_docs)
     app.add_exception_handler(SplitServeError, errors.handle)
@@ -199,6 +219,8 @@ def _add_layers(app: FastAPI, context: ApiContext, owners: AppOwners, paths: Key
             allow_credentials=config.allow_credentials,
             expose_headers=("x-request-id", "request-id", "retry-after"),
         )
+    if tracer is not None:
+        app.add_middleware(TraceMiddleware, tracer=tracer)
     app.add_middleware(RequestLogMiddleware, metrics=context.metrics, dialects=api_dialects())
     if config.root_path:
         app.add_middleware(RootPathMiddleware, root_path=config.root_path)

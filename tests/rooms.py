@@ -53,10 +53,10 @@ FRONTEND = {
     "launch": "config",
     "engines": "_native text",
     "metrics": "engines launch",
-    "http": "config engines metrics typed_json",
+    "http": "config engines metrics observability typed_json",
     "openai": "config engines http metrics observability text typed_json unknown_fields",
     "anthropic": "engines http openai text",
-    "responses": "engines http openai response_store text",
+    "responses": "engines http observability openai response_store text",
     "operator": "engines http metrics openai",
     "offline": "engines metrics text typed_json unknown_fields",
     "openapi": "anthropic http openai responses",
@@ -66,8 +66,8 @@ FRONTEND = {
     "operator_routes": "endpoints http metrics openai openapi operator",
     "docs_page": "",
     "page": "http",
-    "app": "batches config database docs_page engines http launch metrics openai openapi operator "
-    "operator_routes page response_store responses routes unknown_fields",
+    "app": "batches config database docs_page engines http launch metrics observability openai openapi "
+    "operator operator_routes page response_store responses routes unknown_fields",
     "http_server": "app config engines http launch",
     "cli": "batches config database http http_server response_store responses text",
 }

@@ -88,6 +88,7 @@ class OutputDelta:
         pooled: the prompt's vector, a float32 column, if that was asked for, on the last delta.
         num_draft_tokens, num_accepted_draft_tokens: tokens that the engine drafted, and those of them that
             are in the output, on the last delta.
+        num_preemptions: how often the engine preempted it, on the last delta.
     """
 
     index: int
@@ -102,3 +103,4 @@ class OutputDelta:
     pooled: bytes = b""
     num_draft_tokens: int = 0
     num_accepted_draft_tokens: int = 0
+    num_preemptions: int = 0

@@ -13,6 +13,7 @@ from starlette.responses import Response
 from splitserve.engine_core.errors import SplitServeError
 from splitserve.engine_core.process.logs import log_event
 from splitserve.frontend.http.errors import HttpError, RouteError, error_response
+from splitserve.frontend.observability.request_trace import note_error
 
 logger = logging.getLogger("frontend")
 
@@ -44,6 +45,8 @@ class ErrorHandler:
         """Log one error and return its response."""
         if isinstance(error, HTTPException):
             error = self._route_error(request, error)
+        if isinstance(error, SplitServeError):
+            note_error(request, error.code)
         if isinstance(error, SplitServeError) and error.status >= 500:
             detail = str(error)
             request.state.log |= {"code": error.code, "detail": detail}

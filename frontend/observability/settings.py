@@ -1,8 +1,11 @@
 """The settings of an api-frontend that say what it shows to those who watch it."""
 
 # No "from __future__ import annotations": --help would compile each declaration from its text, 10 ms in all.
+from importlib.util import find_spec
 from typing import Annotated
+from urllib.parse import urlsplit
 
+from splitserve.engine_core.errors import ConfigError
 from splitserve.engine_core.settings.setting import Setting, Settings
 
 _GROUP = "observability"
@@ -30,3 +33,50 @@ class ObservabilitySettings(Settings, frozen=True, kw_only=True):
             docs=", see [Observability](observability.md#requests)",
         ),
     ] = "none"
+    otlp_traces_endpoint: Annotated[
+        str,
+        Setting(
+            "URL of a collector that takes OpenTelemetry traces over HTTP",
+            _GROUP,
+            metavar="URL",
+            default="none",
+            docs=", see [Observability](observability.md#traces)",
+        ),
+    ] = ""
+    trace_sample_ratio: Annotated[
+        float,
+        Setting(
+            "share of requests to trace whose caller has not decided whether they are", _GROUP, low=0, high=1
+        ),
+    ] = 1.0
+
+    def validate(self) -> None:
+        """Check every value against its declaration, and the endpoint.
+
+        Raises:
+            ConfigError: names the flag and what it takes.
+        """
+        super().validate()
+        if self.otlp_traces_endpoint:
+            check_endpoint(self.otlp_traces_endpoint)
+
+
+def check_endpoint(url: str) -> None:
+    """Check that traces can be sent to a URL.
+
+    Raises:
+        ConfigError: it is no URL of HTTP, or what sends them is not installed.
+    """
+    parts = urlsplit(url)
+    if parts.scheme not in ("http", "https") or not parts.hostname:
+        raise ConfigError(
+            f"--otlp-traces-endpoint must be a URL such as http://localhost:4318/v1/traces, got {url!r}"
+            + (", which is gRPC: collectors take HTTP on port 4318" if parts.scheme == "grpc" else "")
+        )
+    names = ("opentelemetry.sdk", "opentelemetry.exporter.otlp.proto.http")
+    try:
+        is_there = all(find_spec(name) is not None for name in names)
+    except ModuleNotFoundError:
+        is_there = False
+    if not is_there:
+        raise ConfigError("--otlp-traces-endpoint needs the extra otel: pip install 'splitserve[otel]'")

@@ -14,6 +14,7 @@ from splitserve.frontend.engines.served_model import ServedModel
 from splitserve.frontend.http.json_body import BodyDecoder
 from splitserve.frontend.http.response.json_pieces import JsonPieces
 from splitserve.frontend.http.response.sse import EventStream
+from splitserve.frontend.observability.request_trace import tokenizing
 from splitserve.frontend.openai.answers.answer_size import AnswerShape, check_answer_size, shown_per_token
 from splitserve.frontend.openai.answers.call_demand import call_demand
 from splitserve.frontend.openai.answers.chat_answer import ChatAnswer
@@ -80,7 +81,8 @@ async def plan_chat(
     options = replace(options, tools=shown_tools(body, formats))
     _check_top_logprobs(body, context.limits(model).max_logprobs)
     head = make_head(request, id_prefix, body.request_id, body.model, model)
-    prompt = await _encode(context, body, model, options)
+    with tokenizing(request):
+        prompt = await _encode(context, body, model, options)
     role = answer_role(body, options)
     shape, limit = _shape(body), context.config.max_answer_values
     params = _params(context, body, model, prompt, shape.max_tokens_within(limit, len(prompt.token_ids)))

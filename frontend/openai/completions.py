@@ -13,6 +13,7 @@ from splitserve.frontend.engines.served_model import ServedModel
 from splitserve.frontend.http.json_body import BodyDecoder
 from splitserve.frontend.http.response.json_pieces import JsonPieces
 from splitserve.frontend.http.response.sse import EventStream
+from splitserve.frontend.observability.request_trace import tokenizing
 from splitserve.frontend.openai.answers.answer_size import AnswerShape, check_answer_size, shown_per_token
 from splitserve.frontend.openai.answers.completion_chunks import CompletionText, CompletionWriter
 from splitserve.frontend.openai.answers.logprobs import prompt_maps
@@ -61,7 +62,8 @@ async def create_completion(context: ApiContext, request: Request) -> Response:
         ),
         context.slices.turn,
     )
-    prompts = await encode_prompts(body.prompt, encoder)
+    with tokenizing(request):
+        prompts = await encode_prompts(body.prompt, encoder)
     params = _params(context, body, model, prompts)
     num_values = _check_size(context, body, prompts, params)
     plan = Plan(body, head, model, prompts, params, num_values, waited_s)

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 
 from starlette.requests import Request
 
-from splitserve.engine_core.errors import EngineRequestError, InvalidRequestError
+from splitserve.engine_core.errors import EngineRequestError, InvalidRequestError, SplitServeError
 from splitserve.engine_core.sampling_params import SamplingParams
 from splitserve.frontend.engines.connection.token_relay import Frame
 from splitserve.frontend.engines.generation import OutputDelta, TokenLogprob
@@ -20,12 +20,14 @@ from splitserve.frontend.http.slices import SLICE_VALUES
 from splitserve.frontend.metrics.generation_timer import GenerationTimer
 from splitserve.frontend.metrics.request_metrics import RequestMetrics
 from splitserve.frontend.observability.logged_text import AnswerLog
+from splitserve.frontend.observability.request_trace import trace_of
 from splitserve.frontend.openai.answers.logprobs import values_per_token
 from splitserve.frontend.openai.answers.usage import UsageCounter
 from splitserve.frontend.openai.context import ApiContext
 from splitserve.frontend.openai.fast_path import TextFastPath
 from splitserve.frontend.openai.other_names import errors_named
 from splitserve.frontend.openai.plan import BodyT, Plan, generation_requests
+from splitserve.frontend.openai.traced_run import TracedRun
 
 # Without logprobs a token costs 0.1 us, and the event that shows any number of them some 8 us.
 _PLAIN_TOKENS_PER_SLICE = 4096
@@ -91,6 +93,8 @@ class GenerationRun:
         self._requests = generation_requests(plan, getattr(request.state, "tenant", ""), streams=streams)
         is_logged = context.config.log_requests == "full"
         self._answer_log = AnswerLog(request.state.request_id, self._num_open) if is_logged else None
+        trace = trace_of(request)
+        self._traced = TracedRun(trace, plan) if trace is not None else None
         self._log: dict[str, object] = request.state.log
         self._log |= {"model": self._model_name, "stream": bool(plan.body.stream), "id": plan.head.id}
 
@@ -147,7 +151,11 @@ class GenerationRun:
         """Take what is new of one prompt; an error of its own names it if there are several."""
         try:
             return generation.take(max_tokens)
-        except (EngineRequestError, InvalidRequestError) as error:
+        except SplitServeError as error:
+            if self._traced is not None:
+                self._traced.failed(error.code)
+            if not isinstance(error, (EngineRequestError, InvalidRequestError)):
+                raise
             if len(self._generations) > 1 and error.code != "timeout" and error.param in (None, "prompt"):
                 error.param = f"prompt[{prompt_idx}]"
             raise
@@ -158,6 +166,8 @@ class GenerationRun:
         if self._answer_log is not None:
             self._answer_log.add(choice_idx, delta.text)
         if delta.finish_reason is not None:
+            if self._traced is not None:
+                self._traced.ended(choice_idx, delta)
             self._num_open -= 1
             self.finished = not self._num_open
 
@@ -194,6 +204,8 @@ class GenerationRun:
         }
         if self._answer_log is not None:
             self._answer_log.write()
+        if self._traced is not None:
+            self._traced.close(self._timers, usage)
 
     async def collect(
         self, request: Request, on_delta: Callable[[OutputDelta], object] | None = None

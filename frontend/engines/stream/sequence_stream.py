@@ -129,6 +129,7 @@ class SequenceStream:
             if source.finished is not None:
                 delta.num_draft_tokens = source.finished.num_draft_tokens
                 delta.num_accepted_draft_tokens = source.finished.num_accepted_draft_tokens
+                delta.num_preemptions = source.finished.num_preemptions
         return delta
 
     def hand_over(self, route: Route) -> bool:

@@ -14,6 +14,7 @@ from splitserve.engine_core.process.logs import log_event
 from splitserve.frontend.engines.generation import OutputDelta
 from splitserve.frontend.http.errors import error_body
 from splitserve.frontend.http.slices import SliceQueue
+from splitserve.frontend.observability.request_trace import STATE
 from splitserve.frontend.openai.generation_run import GenerationRun
 from splitserve.frontend.response_store.records import Record
 from splitserve.frontend.responses.event_writer import EventWriter
@@ -25,8 +26,8 @@ logger = logging.getLogger("frontend")
 
 
 def without_client(request: Request) -> Request:
-    """Return a request like another, but with a log of its own, and with a client that never hangs up."""
-    state = {**request.scope["state"], "log": {}}
+    """Return a request like another, untraced, with a log of its own, and a client that never hangs up."""
+    state = {**request.scope["state"], "log": {}, STATE: None}
     return Request({**request.scope, "state": state}, _never)
 
 

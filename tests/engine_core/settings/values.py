@@ -21,4 +21,6 @@ def _other(each: Declared) -> object:
         return each.type(setting.high if each.default != setting.high else setting.low)
     if setting.metavar == "JSON":
         return '{"method": "ngram"}'
+    if setting.metavar == "URL":
+        return "http://other:1"
     return "other=1" if setting.metavar.startswith("NAME=") else "other"

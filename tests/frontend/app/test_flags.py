@@ -94,6 +94,8 @@ def test_the_parsers_defaults_are_those_of_the_configuration() -> None:
         (["--log-format", "xml"], "--log-format"),
         (["--tenant-header", "X Tenant"], "--tenant-header"),
         (["--compaction-key-file", "/no/such/key"], "--compaction-key-file cannot be read"),
+        (["--admin-key-file", "/no/such/key"], "--admin-key-file cannot be read"),
+        (["--otlp-traces-endpoint", "grpc://x:4317"], "--otlp-traces-endpoint must be a URL"),
         (["--api-key", ""], "--api-key or --api-key-file must be 1 to 512"),
         (["--api-key", "x" * 513], "--api-key or --api-key-file must be 1 to 512"),
         (["--max-body-bytes", "1"], "--max-body-bytes"),
