@@ -161,8 +161,8 @@ class ModelRunner:
         return result.pack(step.step, compute_s, move_s)
 
     def _run(self, step: SchedulerOutput) -> StepResult | StepRunning:
-        self._sampler.work_ahead()
         if self.drafting is None:
+            self._sampler.grammars.work_ahead()
             return self._run_plainly(step)
         return self.drafting.run(step, self._run_plainly, self._run_drafted)
 
@@ -274,7 +274,8 @@ class ModelRunner:
         before = self.batch.num_tokens[rows]
         self._sampling.sample_runs(hidden, inputs, result)
         num_counted = np.maximum(self.batch.num_tokens[rows] - before - np.int32(1), 0)
-        self.drafting.speculator.learn(rows, num_drafts[inputs.sampling], num_counted)
+        drafts = num_drafts[inputs.sampling]
+        result.draft_counts = self.drafting.speculator.learn(rows, drafts, num_counted)
 
     def _pool(self, hidden: torch.Tensor, inputs: StepInputs, result: StepResult, pooler: Pooler) -> None:
         if self._mesh.group is not None and self._mesh.group.rank:

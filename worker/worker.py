@@ -52,8 +52,8 @@ from splitserve.worker.parallel.shared_memory import SharedMemoryMeeting, can_sh
 from splitserve.worker.sampling.answers import Answers
 from splitserve.worker.sampling.pooler import Pooler
 from splitserve.worker.sampling.sampler import Sampler
+from splitserve.worker.speculation.drafters import make_speculator
 from splitserve.worker.speculation.drafting import Drafting
-from splitserve.worker.speculation.speculator import Speculator
 from splitserve.worker.warm_up import warm_up
 from splitserve.worker.weights.loading import Loader, Progress, load_weights
 from splitserve.worker.weights.room import NoRoomError
@@ -223,7 +223,7 @@ class Worker:
         caches = ArrivingCaches(layer_caches(pool))
         graphs = None if self._config.enforce_eager else _make_graphs(loaded, caches, batch)
         sampler = Sampler(self._device, batch, self.grammars)
-        pooler, drafting = _make_pooler(loaded, batch), _make_drafting(self._config, loaded, caches, batch)
+        pooler, drafting = _make_pooler(loaded, batch), _make_drafting(self._config, loaded, caches, sampler)
         parts = loaded.placement, loaded.model, caches, host_blocks, sampler, graphs, pooler, drafting
         return ModelRunner(*parts), host_blocks
 
@@ -314,7 +314,7 @@ def _make_pooler(loaded: LoadedModel, batch: InputBatch) -> Pooler | None:
 
 
 def _make_drafting(
-    config: WorkerConfig, loaded: LoadedModel, caches: ArrivingCaches, batch: InputBatch
+    config: WorkerConfig, loaded: LoadedModel, caches: ArrivingCaches, sampler: Sampler
 ) -> Drafting | None:
     speculation = config.speculation
     if speculation is None or loaded.pooling is not None:
@@ -323,9 +323,12 @@ def _make_drafting(
     # Others may compute a token in other bits beside drafts than alone.
     if not isinstance(backend, CpuAttention) or not loaded.model.is_recordable:
         raise ConfigError("--speculate works on a CPU, with its own kernels and models, only")
-    speculator = Speculator(batch, speculation, max_logits_rows(device, batch.limits.vocab_size))
+    batch = sampler.batch
+    speculator = make_speculator(
+        batch, sampler.grammars, speculation, max_logits_rows(device, batch.limits.vocab_size)
+    )
     graphs = None if config.enforce_eager else DraftedGraphs(loaded.model, caches, batch)
-    return Drafting(speculator, graphs)
+    return Drafting(speculator, sampler.grammars, graphs)
 
 
 def _make_graphs(loaded: LoadedModel, caches: ArrivingCaches, batch: InputBatch) -> StepGraphs | None:

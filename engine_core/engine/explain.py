@@ -110,6 +110,8 @@ def _explain_one(
         priority=request.priority,
         age_s=now_s - request.arrival_s,
         queue_time_s=request.queue_time_s if request.was_started else now_s - request.arrival_s,
+        num_draft_tokens=request.num_draft_tokens,
+        num_accepted_draft_tokens=request.num_accepted_draft_tokens,
     )
 
 

@@ -2,18 +2,52 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, field
 
 import numpy as np
 
 from splitserve.engine_core.engine.explain import waiting_by_reason
 from splitserve.engine_core.engine.lifecycle import RequestLifecycle
 from splitserve.engine_core.engine.step_times import StepTimes
+from splitserve.engine_core.errors import WorkerError
 from splitserve.engine_core.ipc.codec import unpack_int32
 from splitserve.engine_core.ipc.messages import EngineStats, QueueStats
+from splitserve.engine_core.ipc.wire import DraftCounts
 from splitserve.engine_core.ipc.worker_messages import ModelRunnerOutput
 from splitserve.engine_core.request import RequestState
 from splitserve.engine_core.scheduler.scheduler import Scheduler
+from splitserve.engine_core.settings.speculation import MAX_SPECULATIVE_TOKENS, METHODS
+
+
+class DraftTally:
+    """What each drafter has drafted since start, by place behind a row's last token; one entry a method."""
+
+    def __init__(self) -> None:
+        self._drafted: dict[str, list[int]] = {}
+        self._counted: dict[str, list[int]] = {}
+
+    def add(self, step: Sequence[DraftCounts]) -> None:
+        """Add what a step drafted.
+
+        Raises:
+            WorkerError: no drafter has that name, or drafts so far ahead.
+        """
+        for each in step:
+            num_places = len(each.drafted)
+            if each.method not in METHODS or num_places > MAX_SPECULATIVE_TOKENS:
+                raise WorkerError(f"a step counts {num_places} drafts in a row by {each.method[:32]!r}")
+            if len(each.counted) != num_places:
+                raise WorkerError(f"a step counts drafts of {num_places} places, and right ones of others")
+            for sums, counts in ((self._drafted, each.drafted), (self._counted, each.counted)):
+                known = sums.setdefault(each.method, [])
+                known += [0] * (num_places - len(known))
+                for place, count in enumerate(counts):
+                    known[place] += count
+
+    def counts(self) -> list[DraftCounts]:
+        """Return the sums of those that have drafted."""
+        return [DraftCounts(name, [*sums], [*self._counted[name]]) for name, sums in self._drafted.items()]
 
 
 @dataclass(slots=True)
@@ -25,6 +59,7 @@ class StepCounters:
         worker_compute_s, worker_wait_s: seconds the worker computed, and waited for steps.
         num_worker_restarts: times the workers were lost.
         draft_tokens, accepted_draft_tokens: tokens drafted, and those of them that counted.
+        drafts: the same by drafter and place.
     """
 
     last_step_s: float
@@ -36,6 +71,7 @@ class StepCounters:
     num_worker_restarts: int = 0
     draft_tokens: int = 0
     accepted_draft_tokens: int = 0
+    drafts: DraftTally = field(default_factory=DraftTally)
 
     def step(self, output: ModelRunnerOutput, now_s: float) -> None:
         """Count a step that was applied."""
@@ -48,6 +84,7 @@ class StepCounters:
             lengths = unpack_int32(output.run_lengths)
             # Beside the runs of rows that got a token there are those of rows that had ended.
             self.accepted_draft_tokens += int(lengths.sum()) - int(np.count_nonzero(lengths))
+            self.drafts.add(output.draft_counts)
 
 
 def engine_stats(
@@ -86,6 +123,7 @@ def engine_stats(
         num_worker_restarts=counters.num_worker_restarts,
         draft_tokens=counters.draft_tokens,
         accepted_draft_tokens=counters.accepted_draft_tokens,
+        drafts=counters.drafts.counts(),
     )
 
 

@@ -9,6 +9,7 @@ import msgspec
 
 from splitserve.engine_core.ipc.wire import (
     AdapterInfo,
+    DraftCounts,
     EngineView,
     LogLevelName,
     ModelInfo,
@@ -271,6 +272,7 @@ class EngineStats(Wire, frozen=True):
         median_step_s: median time between the ends of recent steps; 0 before there were any.
         num_worker_restarts: how often the workers were lost and started again.
         draft_tokens, accepted_draft_tokens: tokens drafted, and those of them that counted.
+        drafts: the same of each drafter that has drafted, by place.
     """
 
     num_running: int = 0
@@ -299,6 +301,7 @@ class EngineStats(Wire, frozen=True):
     num_worker_restarts: int = 0
     draft_tokens: int = 0
     accepted_draft_tokens: int = 0
+    drafts: list[DraftCounts] = []
 
 
 class QueueStats(Wire, frozen=True):
@@ -376,6 +379,8 @@ class RequestInfo(Wire, frozen=True):
         position: how many are ahead of it in its queue (its tenant's under the fair policy); -1 if it runs.
         age_s: seconds since it arrived here.
         queue_time_s: seconds it waited, or has waited so far, before it first ran.
+        num_draft_tokens, num_accepted_draft_tokens: tokens drafted for it here, and those of them that
+            counted.
     """
 
     request_id: str
@@ -389,6 +394,8 @@ class RequestInfo(Wire, frozen=True):
     priority: int = 0
     age_s: float = 0.0
     queue_time_s: float = 0.0
+    num_draft_tokens: int = 0
+    num_accepted_draft_tokens: int = 0
 
 
 class CallResult(Wire, frozen=True, tag=7):

@@ -114,6 +114,20 @@ class Pooled(Wire, frozen=True):
     values: bytes
 
 
+class DraftCounts(Wire, frozen=True):
+    """What one drafter has drafted, by place behind the last token of a row.
+
+    Attributes:
+        method: its name.
+        drafted: drafts in the first place, in the second, and so on.
+        counted: as many, those of them that counted.
+    """
+
+    method: str
+    drafted: list[int]
+    counted: list[int]
+
+
 class TokenLogprobs(Wire, frozen=True):
     """Logprobs of one token: element 0 of both columns is the token itself, then come the top k alternatives,
     then the request's m logprob_token_ids in their order (not for prompt tokens).

@@ -2,7 +2,14 @@
 
 from __future__ import annotations
 
-from splitserve.engine_core.ipc.wire import LogLevelName, ModelInfo, Pooled, TokenLogprobs, Wire
+from splitserve.engine_core.ipc.wire import (
+    DraftCounts,
+    LogLevelName,
+    ModelInfo,
+    Pooled,
+    TokenLogprobs,
+    Wire,
+)
 from splitserve.engine_core.sequence_sampling import SequenceSampling
 from splitserve.engine_core.settings.worker_settings import WorkerSettings
 
@@ -240,6 +247,7 @@ class ModelRunnerOutput(Wire, frozen=True, tag=4):
         move_s: seconds of compute_s spent on moves, or on enqueuing them if they overlap with the step.
         pooled: of a model that makes vectors, those of the rows that would have sampled, with token 0;
             `key` is the row.
+        draft_counts: of the drafters that drafted in the step.
     """
 
     step: int
@@ -254,6 +262,7 @@ class ModelRunnerOutput(Wire, frozen=True, tag=4):
     pooled: list[Pooled] = []
     run_lengths: bytes = b""
     num_drafts: bytes = b""
+    draft_counts: list[DraftCounts] = []
 
 
 class WorkerFailed(Wire, frozen=True, tag=5):

@@ -9,23 +9,23 @@ from splitserve.engine_core.settings.checks import check_range
 
 MAX_SPECULATIVE_TOKENS = 8
 MAX_LOOKUP_TOKENS = 16
-METHODS = ("ngram",)
+METHODS = ("ngram", "grammar")
 _FLAG = "--speculative-config"
 _NUM_SPECULATIVE_TOKENS = 4
 _LOOKUP_MIN, _LOOKUP_MAX = 2, 5
 
 
 class Speculation(msgspec.Struct, frozen=True):
-    """Drafts by prompt lookup.
+    """How tokens are drafted ahead.
 
     Attributes:
-        method: who drafts.
+        methods: who drafts, in this order: each goes on behind the drafts of those before it.
         num_speculative_tokens: most tokens per row and step.
         prompt_lookup_min: last tokens of a row that have to occur before.
         prompt_lookup_max: last tokens that are compared; the longest match counts.
     """
 
-    method: str
+    methods: tuple[str, ...]
     num_speculative_tokens: int
     prompt_lookup_min: int
     prompt_lookup_max: int
@@ -34,7 +34,7 @@ class Speculation(msgspec.Struct, frozen=True):
 class _Given(msgspec.Struct, forbid_unknown_fields=True):
     """The JSON object as it is given."""
 
-    method: str | None = None
+    method: str | list[str] | None = None
     num_speculative_tokens: int | None = None
     prompt_lookup_min: int | None = None
     prompt_lookup_max: int | None = None
@@ -53,14 +53,18 @@ def parse_speculation(speculate: str, text: str) -> Speculation | None:
     if not text and speculate == "none":
         return None
     given = _decode(text or "{}")
-    method = given.method or (speculate if speculate != "none" else None)
-    if method is None:
+    named = given.method or (speculate if speculate != "none" else [])
+    methods = (named,) if isinstance(named, str) else tuple(named)
+    if not methods:
         raise ConfigError(f'{_FLAG} must name a method, such as {{"method": "ngram"}}')
-    if method not in METHODS:
-        raise ConfigError(f"{_FLAG}: method must be one of {', '.join(METHODS)}, got {method!r}")
-    if speculate not in ("none", method):
-        raise ConfigError(f"--speculate {speculate} contradicts {_FLAG}, which says {method}")
-    return _with_defaults(method, given)
+    for method in methods:
+        if method not in METHODS:
+            raise ConfigError(f"{_FLAG}: method must be one of {', '.join(METHODS)}, got {method!r}")
+    if len(set(methods)) < len(methods):
+        raise ConfigError(f"{_FLAG}: method names one of {', '.join(methods)} twice")
+    if speculate not in ("none", *methods):
+        raise ConfigError(f"--speculate {speculate} contradicts {_FLAG}, which says {', '.join(methods)}")
+    return _with_defaults(methods, given)
 
 
 def _decode(text: str) -> _Given:
@@ -72,7 +76,7 @@ def _decode(text: str) -> _Given:
         raise ConfigError(f"{_FLAG} must be a JSON object with the fields {fields}: {error}") from None
 
 
-def _with_defaults(method: str, given: _Given) -> Speculation:
+def _with_defaults(methods: tuple[str, ...], given: _Given) -> Speculation:
     count = given.num_speculative_tokens
     count = _NUM_SPECULATIVE_TOKENS if count is None else count
     check_range(f"{_FLAG}: num_speculative_tokens", count, 1, MAX_SPECULATIVE_TOKENS)
@@ -83,4 +87,4 @@ def _with_defaults(method: str, given: _Given) -> Speculation:
         low = min(_LOOKUP_MIN, high)
     check_range(f"{_FLAG}: prompt_lookup_max", high, 1, MAX_LOOKUP_TOKENS)
     check_range(f"{_FLAG}: prompt_lookup_min", low, 1, high)
-    return Speculation(method, count, low, high)
+    return Speculation(methods, count, low, high)

@@ -133,7 +133,7 @@ class WorkerSettings(ParallelSettings, frozen=True, kw_only=True):
     speculate: Annotated[
         str,
         Setting(
-            "draft tokens ahead; ngram drafts what followed when the last tokens occurred before",
+            "draft tokens ahead: what followed the last ones before (ngram), what a grammar forces (grammar)",
             "model",
             choices=("none", *METHODS),
             docs="; no token changes, see [speculation](speculation.md)",

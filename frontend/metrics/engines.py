@@ -9,6 +9,8 @@ from typing import NamedTuple
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 
 from splitserve.engine_core.ipc.messages import EngineStats, FinishReason
+from splitserve.engine_core.ipc.wire import DraftCounts
+from splitserve.engine_core.settings.speculation import METHODS
 from splitserve.frontend.engines.status import EngineStatus, PoolStats
 from splitserve.frontend.metrics.process import PREFIX
 
@@ -99,7 +101,29 @@ def collect_engines(statuses: list[EngineStatus]) -> Iterable[Metric]:
         for reason, count in (_NO_FINISHED | stats.finished).items():
             finished.add_metric([*labels, reason], count)
     yield finished
+    yield from _drafts(known)
     yield _states(names, statuses)
+
+
+def _drafts(known: list[tuple[list[str], EngineStats]]) -> Iterable[Metric]:
+    """Yield what each drafter has drafted, by how many tokens behind a row's last one, from 0."""
+    names = (*_LABELS, "method", "position")
+    drafted = CounterMetricFamily(
+        PREFIX + "spec_decode_num_draft_tokens_per_pos", "Tokens drafted, by drafter and place.", labels=names
+    )
+    counted = CounterMetricFamily(
+        PREFIX + "spec_decode_num_accepted_tokens_per_pos",
+        "Drafted tokens that counted, by drafter and place.",
+        labels=names,
+    )
+    for labels, stats in known:
+        named = {each.method: each for each in stats.drafts}
+        for each in (named.get(method, DraftCounts(method, [0], [0])) for method in METHODS):
+            for family, counts in ((drafted, each.drafted), (counted, each.counted)):
+                for position, count in enumerate(counts):
+                    family.add_metric([*labels, each.method, str(position)], count)
+    yield drafted
+    yield counted
 
 
 def collect_pool(statuses: list[EngineStatus], stats: PoolStats, frontend_id: str) -> Iterable[Metric]:

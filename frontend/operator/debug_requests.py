@@ -25,6 +25,8 @@ class OpenRequestState(msgspec.Struct, frozen=True):
         waits_for: "rows", "blocks", "tokens", "fair_share", "prefix" or "grammar"; null if it is running.
         position: how many are ahead of it in its queue; null if it is running.
         queue_time_s: how long it waited, or has waited so far, before it first ran.
+        draft_tokens, accepted_draft_tokens: tokens drafted for it on this engine, and those of them that
+            counted.
     """
 
     engine: str
@@ -39,6 +41,8 @@ class OpenRequestState(msgspec.Struct, frozen=True):
     preemptions: int
     age_s: float
     queue_time_s: float
+    draft_tokens: int
+    accepted_draft_tokens: int
 
 
 class OpenRequestList(msgspec.Struct, frozen=True):
@@ -103,4 +107,6 @@ def _state(engine: str, info: RequestInfo) -> OpenRequestState:
         preemptions=info.num_preemptions,
         age_s=info.age_s,
         queue_time_s=info.queue_time_s,
+        draft_tokens=info.num_draft_tokens,
+        accepted_draft_tokens=info.num_accepted_draft_tokens,
     )

@@ -3,11 +3,14 @@
     event                       what happens to the row's grammar
     first sampled from          a matcher is made; it takes the tokens that the output has already: after a
                                 preemption, or another engine's part of it
-    got a token                 it is noted
-    a forward pass begins       a thread tells the matcher, and asks it for the next mask; any earlier, the
-                                worker's thread would have to wait for that one's share of the GIL
+    got tokens                  they are noted
+    is drafted for              the matcher is told the noted tokens, and asked about the drafts
+    a forward pass begins       a thread tells the matcher the noted tokens, and asks it for the next mask,
+                                and for those behind drafts; any earlier, the worker's thread would have to
+                                wait for that one's share of the GIL
     sampled from again          that thread is waited for, which has had a forward pass of time
-    its matcher fails           the row fails, with what llguidance says
+    its matcher fails           the row fails, with what llguidance says; if it was asked about drafts, which
+                                may never be drawn, it is made again first
 
 Masks depend on grammar and output alone, so a row's tokens do not depend on the rest of the batch.
 """
@@ -16,7 +19,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
 
 from splitserve.engine_core.errors import InvalidRequestError
 from splitserve.engine_core.ipc.worker_messages import RowError
@@ -24,14 +29,35 @@ from splitserve.worker.batch.input_batch import InputBatch
 from splitserve.worker.batch.row_faults import row_fault
 from splitserve.worker.batch.sampling_state import Feature, RowGrammar
 from splitserve.worker.grammar.compiler import GrammarCompiler, reason_of
+from splitserve.worker.grammar.draft_masks import DraftMasks, Drafts, table_of
 from splitserve.worker.ops.columns import Int32
 
 if TYPE_CHECKING:
     from llguidance import LLExecutor, LLMatcher
 
 
+class _Due(NamedTuple):
+    """Tokens that a row's matcher has not been told; its mask is old, even if there are none."""
+
+    grammar: RowGrammar
+    token_ids: list[int]
+
+
+class _Work(NamedTuple):
+    """What the thread does for one row."""
+
+    row: int
+    matcher: LLMatcher
+    token_ids: list[int]
+    drafts: Drafts | None
+
+
 class RowGrammars:
-    """The grammars of the rows of one batch; called by the worker's thread."""
+    """The grammars of the rows of one batch; called by the worker's thread.
+
+    Attributes:
+        draft_masks: those behind drafts.
+    """
 
     def __init__(self, batch: InputBatch, compiler: GrammarCompiler, masks: Int32) -> None:
         """Build it.
@@ -39,8 +65,9 @@ class RowGrammars:
         Args:
             batch: owns the rows.
             compiler: makes their matchers.
-            masks: int32 [max_num_seqs, ceil(V / 32)]; those of rows with a grammar are written here, from
-                work_ahead() to settle() by another thread.
+            masks: int32 [max_num_seqs + MAX_DRAFT_MASKS, ceil(V / 32)]; those of rows with a grammar, and
+                behind them those of drafts, are written here, from work_ahead() to settle() by another
+                thread.
         """
         self._batch = batch
         self._state = batch.sampling
@@ -48,7 +75,10 @@ class RowGrammars:
         self._masks = masks
         self._thread: ThreadPoolExecutor | None = None
         self._executor: LLExecutor | None = None
-        self._due: list[tuple[RowGrammar, int, int]] = []
+        self._due: dict[int, _Due] = {}
+        self.draft_masks = DraftMasks(batch, masks)
+        # Rows whose matcher was asked about drafts of this step.
+        self._asked: set[int] = set()
         self._ahead: Future[None] | None = None
 
     def settle(self, rows: Int32, faults: dict[int, RowError]) -> None:
@@ -57,56 +87,135 @@ class RowGrammars:
         A row whose output is complete may end, whatever min_tokens says: nothing else is left to it.
 
         Args:
-            rows: int32 [n], with a grammar.
+            rows: int32 [n], with a grammar; a row with drafts occurs once for each place that it samples.
             faults: gets the errors of rows whose grammar cannot go on.
         """
         self.work_ahead()
         self._wait()
         state = self._state
-        grammars = [(state.grammars[row], row) for row in rows.tolist()]
-        new = [(grammar, row) for grammar, row in grammars if grammar.matcher is None]
+        grammars = {row: state.grammars[row] for row in rows.tolist()}
+        self._forgive(grammars)
+        new = [(grammar, row) for row, grammar in grammars.items() if grammar.matcher is None]
         if new:
             self._start(new, faults)
-        for grammar, row in grammars:
+        for row, grammar in grammars.items():
             matcher = grammar.matcher
             if matcher is not None and matcher.is_error():
                 faults[row] = RowError(
                     row, "grammar_failed", f"the grammar cannot go on: {reason_of(matcher)}", 400
                 )
-        for i in state.rows_with(Feature.MIN_TOKENS, rows).tolist():
-            grammar, row = grammars[i]
-            if row not in faults and grammar.matcher is not None and grammar.matcher.is_stopped():
+        for row in rows[state.rows_with(Feature.MIN_TOKENS, rows)].tolist():
+            matcher = grammars[row].matcher
+            if row not in faults and matcher is not None and matcher.is_stopped():
                 state.drop(row, Feature.MIN_TOKENS)
 
-    def took(self, rows: Int32, token_ids: Int32) -> None:
-        """Note the tokens that rows were given; rows without a grammar are skipped."""
+    def took(self, rows: Int32, token_ids: Int32, lengths: Int32 | None = None) -> None:
+        """Note the tokens that rows were given; rows without a grammar are skipped.
+
+        Args:
+            rows: int32 [n].
+            token_ids: int32, one of each, or one run after the other.
+            lengths: int32 [n], of the runs.
+        """
         grammars = self._state.grammars
         if not grammars:
             return
-        self._due += [
-            (grammars[row], row, token_id)
-            for row, token_id in zip(rows.tolist(), token_ids.tolist(), strict=True)
-            if row in grammars
-        ]
+        ends = np.arange(1, len(rows) + 1) if lengths is None else lengths.cumsum()
+        begin = 0
+        for row, end in zip(rows.tolist(), ends.tolist(), strict=True):
+            grammar = grammars.get(row)
+            if grammar is not None:
+                due = self._due.get(row)
+                if due is None or due.grammar is not grammar:
+                    due = self._due[row] = _Due(grammar, [])
+                due.token_ids.extend(token_ids[begin:end].tolist())
+            begin = end
+
+    def forced(self, row: int, drafts: list[int]) -> list[int]:
+        """Return the tokens that a row's grammar leaves no choice but behind drafts, if it allows these.
+
+        They are what the model's tokenizer makes of the bytes that have to follow; the model may put the same
+        bytes in other tokens. Nothing is known of a row that has not been sampled from.
+        """
+        matcher = self._caught_up(row)
+        if matcher is None:
+            return []
+        count = matcher.try_consume_tokens(drafts) if drafts else 0
+        token_ids = matcher.compute_ff_tokens() if count == len(drafts) else []
+        if count:
+            matcher.rollback(count)
+        return token_ids
+
+    def admit(self, rows: Int32, num_drafts: Int32) -> bool:
+        """Cut drafts of rows to what their grammars allow; work_ahead() will see to the masks behind them.
+
+        Args:
+            rows: int32 [R], of the next step; others than those of the batch are passed over.
+            num_drafts: int32 [max_num_seqs], tokens that stand behind the known ones of each row; lowered.
+                -1 for a row that has ended.
+
+        Returns:
+            Whether num_drafts has something left to say of these rows.
+        """
+        batch = self._batch
+        if not self._state.grammars:
+            return True
+        rows = rows[(rows >= 0) & (rows < len(num_drafts))]
+        self.draft_masks.clear()
+        for row in rows[num_drafts[rows] > 0].tolist():
+            if row not in self._state.grammars:
+                continue
+            end = batch.num_tokens.item(row)
+            drafts = batch.tokens[row, end : end + num_drafts.item(row)].tolist()
+            matcher = self._caught_up(row)
+            allowed = 0 if matcher is None else matcher.validate_tokens(drafts)
+            num_drafts[row] = self.draft_masks.add(row, drafts[: max(0, allowed)])
+        return bool(num_drafts[rows].any())
 
     def work_ahead(self) -> None:
-        """Begin to work out the next masks of rows that were given a token."""
+        """Begin to work out the next masks of rows that were given tokens, and those behind their drafts."""
         # A row that left may be another's by now, whose mask is written elsewhere.
         self._wait()
-        if not self._due:
+        if not self._due and not self.draft_masks.next:
             return
-        grammars = self._state.grammars
-        due = [
-            (grammar.matcher, row, token_id)
-            for grammar, row, token_id in self._due
-            if grammar.matcher is not None and grammars.get(row) is grammar
+        grammars, drafts = self._state.grammars, self.draft_masks.begin_step()
+        for row in drafts:
+            self._due.setdefault(row, _Due(grammars[row], []))
+        work = [
+            _Work(row, due.grammar.matcher, due.token_ids, drafts.get(row))
+            for row, due in self._due.items()
+            if due.grammar.matcher is not None and grammars.get(row) is due.grammar
         ]
-        self._due.clear()
-        if not due:
+        self._due = {}
+        if not work:
             return
         if self._thread is None:
             self._thread = ThreadPoolExecutor(1, "masks")
-        self._ahead = self._thread.submit(self._take_tokens, due)
+        self._ahead = self._thread.submit(self._take_tokens, work)
+
+    def _caught_up(self, row: int) -> LLMatcher | None:
+        """Return the matcher of a row, told all its tokens; None if it has none yet, or nothing to say."""
+        self._wait()
+        grammar = self._state.grammars.get(row)
+        if grammar is None or grammar.matcher is None:
+            return None
+        due = self._due.get(row)
+        if due is not None and due.grammar is grammar and due.token_ids:
+            _tell(grammar.matcher, due.token_ids)
+            due.token_ids.clear()
+        if grammar.matcher.is_error():
+            return None
+        self._asked.add(row)
+        return grammar.matcher
+
+    def _forgive(self, grammars: dict[int, RowGrammar]) -> None:
+        """Let go of matchers that may have failed for their drafts alone, which then count for nothing."""
+        for row in self._asked:
+            grammar = grammars.get(row)
+            if grammar is not None and grammar.matcher is not None and grammar.matcher.is_error():
+                grammar.matcher = None
+                self.draft_masks.forbid(row)
+        self._asked.clear()
 
     def _start(self, new: Sequence[tuple[RowGrammar, int]], faults: dict[int, RowError]) -> None:
         batch = self._batch
@@ -127,14 +236,23 @@ class RowGrammars:
         if started:
             self._fill(started)
 
-    def _take_tokens(self, due: Sequence[tuple[LLMatcher, int, int]]) -> None:
-        self._threads().consume_token_par([(matcher, token_id) for matcher, _, token_id in due])
-        self._fill([(matcher, row) for matcher, row, _ in due])
+    def _take_tokens(self, work: Sequence[_Work]) -> None:
+        threads = self._threads()
+        single = [(each.matcher, each.token_ids[0]) for each in work if len(each.token_ids) == 1]
+        if single:
+            threads.consume_token_par(single)
+        for each in work:
+            if len(each.token_ids) > 1:
+                _tell(each.matcher, each.token_ids)
+        plain = [(each.matcher, each.row) for each in work if each.drafts is None]
+        if plain:
+            self._fill(plain)
+        drafted = [(each.matcher, each.row, each.drafts) for each in work if each.drafts is not None]
+        if drafted:
+            self.draft_masks.fill(threads, drafted)
 
     def _fill(self, matchers: Sequence[tuple[LLMatcher, int]]) -> None:
-        table = self._masks
-        row_bytes = table.shape[1] * table.itemsize
-        self._threads().unsafe_compute_mask_ptr([*matchers], table.ctypes.data, row_bytes, len(table))
+        self._threads().unsafe_compute_mask_ptr([*matchers], *table_of(self._masks))
 
     def _threads(self) -> LLExecutor:
         """What works on several rows at a time, where there are cores for it, without the GIL."""
@@ -148,3 +266,9 @@ class RowGrammars:
         ahead, self._ahead = self._ahead, None
         if ahead is not None:
             ahead.result()
+
+
+def _tell(matcher: LLMatcher, token_ids: Sequence[int]) -> None:
+    # One by one: a matcher that has stopped takes another end of the sequence in this way only.
+    for token_id in token_ids:
+        matcher.consume_token(token_id)

@@ -131,26 +131,46 @@ class DrawColumns(NamedTuple, Generic[ColumnT]):
     adapters: ColumnT = _column(np.int32, initial=-1)
 
 
-class NgramColumns(NamedTuple, Generic[ColumnT]):
-    """What the drafter of n-grams keeps of the rows, indexed by row of the batch.
+class DraftColumns(NamedTuple, Generic[ColumnT]):
+    """How many tokens rows draft, indexed by row of the batch; drafts stand behind the row's tokens.
 
-    Filled by worker.speculation.speculator, and from `num_indexed` on by the kernel draft_ngrams.
+    Kept by worker.speculation.draft_sheet; all but the first are filled by kernels, see worker.ops.drafts.
 
     Attributes:
         max_num_computed: tokens that ever need computing.
+        room: tokens that the row may draft in the step.
+        allowed: tokens that the drafter whose turn it is may add.
+        num_drafts: tokens that are drafted so far; -1 if nothing is left to compute.
+    """
+
+    max_num_computed: ColumnT = _column(np.int32)
+    room: ColumnT = _column(np.int32)
+    allowed: ColumnT = _column(np.int32)
+    num_drafts: ColumnT = _column(np.int32)
+
+
+class AccountColumns(NamedTuple, Generic[ColumnT]):
+    """What one drafter may do, indexed by row of the batch; kept by worker.speculation.accounts.
+
+    Attributes:
         width: most drafts of the next step.
         pause: steps that could draft and do not.
+    """
+
+    width: ColumnT = _column(np.int32)
+    pause: ColumnT = _column(np.int32)
+
+
+class NgramColumns(NamedTuple, Generic[ColumnT]):
+    """An index of n-grams of each row's text, indexed by row of the batch.
+
+    Attributes:
         num_indexed: place behind the last n-gram that is indexed; 0 for a row that is new.
-        num_drafts: of the step, which stand behind the row's tokens; -1 if nothing is left to compute.
         heads: by hash of an n-gram, the place behind the latest one.
         links: by place behind an n-gram, that behind the one before it with the same hash; 0 for none.
     """
 
-    max_num_computed: ColumnT = _column(np.int32)
-    width: ColumnT = _column(np.int32)
-    pause: ColumnT = _column(np.int32)
     num_indexed: ColumnT = _column(np.int32)
-    num_drafts: ColumnT = _column(np.int32)
     heads: ColumnT = _column(np.int32, Width.HEADS)
     links: ColumnT = _column(np.int32, Width.TOKENS)
 

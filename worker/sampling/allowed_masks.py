@@ -13,21 +13,26 @@ from splitserve.worker.batch.row_faults import row_fault
 from splitserve.worker.batch.sampling_state import MASKED, Feature
 from splitserve.worker.batch.step_graphs import RowMasks
 from splitserve.worker.device.base import Device
+from splitserve.worker.grammar.draft_masks import MAX_DRAFT_MASKS
 from splitserve.worker.ops.columns import Index, Int32
 
 WORD_BITS = 32
 
 
 def mask_table(batch: InputBatch) -> Int32:
-    """Return masks of all rows, int32 [max_num_seqs, ceil(V / 32)], zero; only those in use take memory."""
+    """Return masks of all rows, and behind them those of drafts, all zero; only those in use take memory.
+
+    int32 [max_num_seqs + MAX_DRAFT_MASKS, ceil(V / 32)].
+    """
     limits = batch.limits
-    return np.zeros((limits.max_num_seqs, -(-limits.vocab_size // WORD_BITS)), np.int32)
+    num_masks = limits.max_num_seqs + MAX_DRAFT_MASKS
+    return np.zeros((num_masks, -(-limits.vocab_size // WORD_BITS)), np.int32)
 
 
 class AllowedMasks:
     """A mask for each row of the batch; without a grammar it is made and sent to the device once.
 
-    The device's own table is allocated at first use: max_num_seqs masks of V / 8 bytes.
+    The device's own table is allocated at first use: as many masks as there are, of V / 8 bytes.
     """
 
     def __init__(self, device: Device, batch: InputBatch, masks: Int32) -> None:
@@ -44,10 +49,14 @@ class AllowedMasks:
         self._is_shared = device.torch_device.type == "cpu"
         self._table = torch.from_numpy(masks) if self._is_shared else None
 
-    def take(self, index: Index, faults: dict[int, RowError]) -> RowMasks:
-        """Return the masks for sampling the rows of `index` [S], whose grammars are settled.
+    def take(self, index: Index, places: Index, faults: dict[int, RowError]) -> RowMasks:
+        """Return the masks for sampling rows, whose grammars are settled.
 
-        `faults` gets the errors of rows whose mask raised an exception; such a row may draw anything.
+        Args:
+            index: [S], the rows.
+            places: [S], where the mask of each stands; other than the row's number only behind drafts of a
+                row with a grammar.
+            faults: gets the errors of rows whose mask raised an exception; such a row may draw anything.
         """
         state = self._state
         if self._table is None:
@@ -56,28 +65,29 @@ class AllowedMasks:
         has_ids = kinds & np.uint16(Feature.ALLOWED_TOKEN_IDS) != 0
         # With a grammar a mask is new in every step.
         is_new = (kinds & np.uint16(Feature.GRAMMAR) != 0) | (has_ids & state.is_mask_new[index])
-        self._allow(index[has_ids & is_new].tolist(), faults)
-        fresh = index[is_new]
+        which = has_ids & is_new
+        self._allow(index[which].tolist(), places[which].tolist(), faults)
+        fresh = places[is_new]
         if not self._is_shared and len(fresh):
             placed = self._device.place([torch.from_numpy(self._masks[fresh]), torch.from_numpy(fresh)])
             self._table.index_copy_(0, placed[1], placed[0])
-        rows = np.where(kinds != 0, index, -1).astype(np.int32)
-        (mask_rows,) = self._device.place([torch.from_numpy(rows)])
+        found = np.where(kinds != 0, places, -1).astype(np.int32)
+        (mask_rows,) = self._device.place([torch.from_numpy(found)])
         return RowMasks(self._table, mask_rows)
 
-    def _allow(self, rows: Sequence[int], faults: dict[int, RowError]) -> None:
+    def _allow(self, rows: Sequence[int], places: Sequence[int], faults: dict[int, RowError]) -> None:
         """Put the allowed_token_ids of rows into their masks."""
         state = self._state
-        for row in rows:
+        for row, place in zip(rows, places, strict=True):
             try:
                 mask = _mask_of(state.allowed_token_ids[row], self._masks.shape[1])
             except Exception as error:
                 faults[row] = row_fault(row, error)
                 continue
             if state.features[row] & Feature.GRAMMAR:
-                self._masks[row] &= mask
+                self._masks[place] &= mask
             else:
-                self._masks[row] = mask
+                self._masks[place] = mask
             state.is_mask_new[row] = False
 
 

@@ -113,6 +113,7 @@ class Sampler:
 
     Attributes:
         batch: owns the rows.
+        grammars: of the rows.
     """
 
     def __init__(self, device: Device, batch: InputBatch, compiler: GrammarCompiler) -> None:
@@ -128,7 +129,7 @@ class Sampler:
         self._state = batch.sampling
         self._editor = LogitEditor(device, batch)
         masks = mask_table(batch)
-        self._grammars = RowGrammars(batch, compiler, masks)
+        self.grammars = RowGrammars(batch, compiler, masks)
         self._masks = AllowedMasks(device, batch, masks)
         self._gathered = _Gathered(device, batch, 0)
 
@@ -212,20 +213,17 @@ class Sampler:
         """
         faults: dict[int, RowError] = {}
         self._settle(rows, faults)
-        masks = self._masks.take(rows.astype(np.intp), faults)
+        index = rows.astype(np.intp)
+        masks = self._masks.take(index, index, faults)
         return None if faults else masks
 
-    def took(self, rows: Int32, token_ids: Int32) -> None:
-        """Note that rows were given these tokens; call once for each."""
-        self._grammars.took(rows, token_ids)
-
-    def work_ahead(self) -> None:
-        """Begin to prepare the next tokens of the rows that were given some; call before a forward pass."""
-        self._grammars.work_ahead()
+    def took(self, rows: Int32, token_ids: Int32, lengths: Int32 | None = None) -> None:
+        """Note that rows were given these tokens, or runs of tokens; call once for each."""
+        self.grammars.took(rows, token_ids, lengths)
 
     def _settle(self, rows: Int32, faults: dict[int, RowError]) -> None:
         constrained = rows[self._state.rows_with(Feature.GRAMMAR, rows)]
-        self._grammars.settle(constrained, faults)
+        self.grammars.settle(constrained, faults)
 
     def _adjust(self, logits: torch.Tensor, places: _Places, faults: dict[int, RowError]) -> None:
         self._editor.apply(logits, *places, faults)
@@ -259,7 +257,9 @@ class Sampler:
         if len(index) != self._gathered.count:
             self._gathered = _Gathered(self._device, self.batch, len(index))
         token_ids = self._device.empty((len(index),), torch.int32)
-        masks = self._masks.take(index, faults) if features & MASKED else ()
+        masks: RowMasks | tuple[()] = ()
+        if features & MASKED:
+            masks = self._masks.take(index, self.grammars.draft_masks.places(index, lengths), faults)
         self._device.ops.sampling.sample(token_ids, logits, *self._gathered.take(index, lengths), *masks)
         return self._device.fetch(token_ids)
 

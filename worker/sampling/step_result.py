@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from splitserve.engine_core.ipc.codec import pack_int32
-from splitserve.engine_core.ipc.wire import Pooled, TokenLogprobs
+from splitserve.engine_core.ipc.wire import DraftCounts, Pooled, TokenLogprobs
 from splitserve.engine_core.ipc.worker_messages import ModelRunnerOutput, RowError
 from splitserve.worker.batch.agreement import Chosen
 from splitserve.worker.batch.input_batch import InputBatch
@@ -28,6 +28,7 @@ class StepResult:
     logprobs: list[TokenLogprobs] = field(default_factory=list)
     prompt_logprobs: list[TokenLogprobs] = field(default_factory=list)
     pooled: list[Pooled] = field(default_factory=list)
+    draft_counts: list[DraftCounts] = field(default_factory=list)
 
     def add(self, sampled: Sampled) -> None:
         """Add the result of one sampler call."""
@@ -64,6 +65,7 @@ class StepResult:
             pooled=self.pooled,
             run_lengths=self._packed(self.run_lengths, 1),
             num_drafts=self._packed(self.num_drafts, 0),
+            draft_counts=self.draft_counts,
         )
 
     def _packed(self, columns: list[Int32 | None], value: int) -> bytes:

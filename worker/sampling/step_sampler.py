@@ -84,8 +84,7 @@ class StepSampler:
             self.sampler.took(sampled.rows, sampled.token_ids)
         else:
             batch.append_runs(sampled.rows, sampled.token_ids, sampled.run_lengths)
-            # Rows with a grammar do not draft: their last token is their only one.
-            self.sampler.took(sampled.rows, sampled.token_ids[sampled.run_lengths.cumsum() - 1])
+            self.sampler.took(sampled.rows, sampled.token_ids, sampled.run_lengths)
         for error in sampled.errors:
             batch.fail(error)
         result.add(sampled)

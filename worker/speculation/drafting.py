@@ -6,7 +6,9 @@ import time
 from collections.abc import Callable
 from typing import NamedTuple, TypeVar
 
+from splitserve.engine_core.ipc.codec import unpack_int32
 from splitserve.engine_core.ipc.worker_messages import SchedulerOutput
+from splitserve.worker.grammar.row_grammars import RowGrammars
 from splitserve.worker.graphs.drafted_graphs import DraftedGraphs
 from splitserve.worker.ops.columns import Int32
 from splitserve.worker.speculation.speculator import Speculator
@@ -19,10 +21,12 @@ class Drafting(NamedTuple):
 
     Attributes:
         speculator: drafts.
+        grammars: of the rows, which say which drafts they allow.
         graphs: recordings of steps with drafts; None if every step runs eagerly.
     """
 
     speculator: Speculator
+    grammars: RowGrammars
     graphs: DraftedGraphs | None
 
     def run(
@@ -40,6 +44,9 @@ class Drafting(NamedTuple):
         """
         started = time.perf_counter()
         num_drafts = self.speculator.draft(step)
+        if num_drafts is not None and not self.grammars.admit(unpack_int32(step.rows), num_drafts):
+            num_drafts = None
+        self.grammars.work_ahead()
         result = plainly(step) if num_drafts is None else drafted(step, num_drafts)
         if num_drafts is None or self.graphs is None or self.graphs.is_at_speed:
             self.speculator.took(step, time.perf_counter() - started)

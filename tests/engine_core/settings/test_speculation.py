@@ -9,7 +9,7 @@ from splitserve.engine_core.errors import ConfigError
 from splitserve.engine_core.settings.speculation import Speculation, parse_speculation
 from splitserve.frontend.offline.engine_keywords import engine_keywords, engine_words
 
-DEFAULT = Speculation("ngram", num_speculative_tokens=4, prompt_lookup_min=2, prompt_lookup_max=5)
+DEFAULT = Speculation(("ngram",), num_speculative_tokens=4, prompt_lookup_min=2, prompt_lookup_max=5)
 
 
 @pytest.mark.parametrize(
@@ -18,13 +18,14 @@ DEFAULT = Speculation("ngram", num_speculative_tokens=4, prompt_lookup_min=2, pr
         ("none", "", None),
         ("ngram", "", DEFAULT),
         ("none", '{"method": "ngram"}', DEFAULT),
-        ("ngram", '{"num_speculative_tokens": 8}', Speculation("ngram", 8, 2, 5)),
-        ("none", '{"method": "ngram", "prompt_lookup_max": 1}', Speculation("ngram", 4, 1, 1)),
-        ("none", '{"method": "ngram", "prompt_lookup_min": 7}', Speculation("ngram", 4, 7, 7)),
+        ("none", '{"method": ["ngram"]}', DEFAULT),
+        ("ngram", '{"num_speculative_tokens": 8}', Speculation(("ngram",), 8, 2, 5)),
+        ("none", '{"method": "ngram", "prompt_lookup_max": 1}', Speculation(("ngram",), 4, 1, 1)),
+        ("none", '{"method": "ngram", "prompt_lookup_min": 7}', Speculation(("ngram",), 4, 7, 7)),
         (
             "ngram",
             '{"method": "ngram", "num_speculative_tokens": 1, "prompt_lookup_min": 3}',
-            Speculation("ngram", 1, 3, 5),
+            Speculation(("ngram",), 1, 3, 5),
         ),
     ],
 )
@@ -40,7 +41,9 @@ def test_both_flags_say_how_tokens_are_drafted(
         ("ngram", "must be a JSON object with the fields method, num_speculative_tokens"),
         ("[]", "must be a JSON object"),
         ("{}", "must name a method"),
-        ('{"method": "eagle3"}', "method must be one of ngram, got 'eagle3'"),
+        ('{"method": "eagle3"}', "method must be one of ngram, grammar, got 'eagle3'"),
+        ('{"method": ["ngram", "ngram"]}', "method names one of ngram, ngram twice"),
+        ('{"method": []}', "must name a method"),
         ('{"method": "ngram", "model": "org/small"}', "unknown field `model`"),
         ('{"method": "ngram", "num_speculative_tokens": 9}', "num_speculative_tokens must be from 1 to 8"),
         ('{"method": "ngram", "num_speculative_tokens": 0}', "num_speculative_tokens must be from 1 to 8"),

@@ -9,6 +9,7 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from splitserve.engine_core.ipc.messages import EngineStats, QueueStats
+from splitserve.engine_core.ipc.wire import DraftCounts
 from splitserve.frontend.engines.connection.displacement import DisplacedBy
 from splitserve.frontend.engines.failover.stats import WAIT_BUCKETS_S, FailoverStats
 from splitserve.frontend.engines.generation import GenerationRequest, OutputDelta
@@ -47,6 +48,7 @@ async def test_engine_figures_are_those_it_sent(client: httpx.AsyncClient, pool:
         prompt_tokens=60, generation_tokens=70, prefix_cache_queries=80, prefix_cache_hits=20,
         finished={"stop": 6, "length": 1}, block_size=16, num_host_blocks=100, num_used_host_blocks=30,
         num_saved_blocks=50, num_loaded_blocks=7, draft_tokens=9, accepted_draft_tokens=8,
+        drafts=[DraftCounts("ngram", [5, 4], [5, 3])],
     )  # fmt: skip
     found = await scrape(client)
     expected = {
@@ -68,6 +70,17 @@ async def test_engine_figures_are_those_it_sent(client: httpx.AsyncClient, pool:
     }
     for name, value in expected.items():
         assert found["splitserve:" + name, ENGINE] == value, name
+    drafts = {
+        (name.split("num_")[1], labels["method"], labels["position"]): value
+        for (name, pairs), value in found.items()
+        if value and "method" in (labels := dict(pairs)) and "spec_decode" in name
+    }
+    assert drafts == {
+        ("draft_tokens_per_pos_total", "ngram", "0"): 5,
+        ("draft_tokens_per_pos_total", "ngram", "1"): 4,
+        ("accepted_tokens_per_pos_total", "ngram", "0"): 5,
+        ("accepted_tokens_per_pos_total", "ngram", "1"): 3,
+    }
     reasons = {
         dict(labels)["finished_reason"]: v for (n, labels), v in found.items() if v and "request_success" in n
     }

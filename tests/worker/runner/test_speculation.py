@@ -10,9 +10,11 @@ import msgspec
 import numpy as np
 import pytest
 import torch
+from llguidance import LLMatcher
 
 from splitserve.engine_core.errors import ConfigError
 from splitserve.engine_core.ipc.codec import unpack_int32
+from splitserve.engine_core.ipc.wire import DraftCounts
 from splitserve.engine_core.ipc.worker_messages import SchedulerOutput
 from splitserve.engine_core.sequence_sampling import SequenceSampling
 from splitserve.worker.batch.input_batch import InputBatch
@@ -23,8 +25,8 @@ from splitserve.worker.model_runner import ModelRunner
 from splitserve.worker.models.base import Model
 from splitserve.worker.ops.columns import Int32
 from splitserve.worker.ops.cpu import ops
+from splitserve.worker.speculation.draft_sheet import EXCLUDED
 from splitserve.worker.speculation.drafting import Drafting
-from splitserve.worker.speculation.speculator import EXCLUDED
 from splitserve.worker.worker import Worker
 from tests.worker.ops.conftest import AVAILABLE
 from tests.worker.runner.checkpoints import VOCAB, write_tiny_llama
@@ -65,9 +67,10 @@ class Prophet:
         self.seen["ended"] += int((counts < 0).sum())
         return counts
 
-    def learn(self, rows: Int32, num_drafts: Int32, num_counted: Int32) -> None:
+    def learn(self, rows: Int32, num_drafts: Int32, num_counted: Int32) -> list[DraftCounts]:
         self.seen["wrong"] += int((num_drafts - num_counted).sum())
         self.seen["right"] += int(num_counted.sum())
+        return []
 
     def took(self, step: SchedulerOutput, seconds: float) -> None:
         self.seen["steps"] += 1
@@ -95,7 +98,7 @@ def recorded_parts(runner: ModelRunner) -> tuple[Model, ArrivingCaches, InputBat
 
 
 def constrained(requests: list[Served], rng: random.Random) -> list[Served]:
-    """The same, some with a grammar: they run beside those that draft."""
+    """The same, some with a grammar."""
     return [Served(each.prompt, with_grammar(each.sampling, rng)) for each in requests]
 
 
@@ -110,7 +113,8 @@ def check_drafts(
     runner = loaded[0].runner
     assert runner is not None
     prophet = Prophet(runner.batch, requests, rng)
-    runner.drafting = Drafting(prophet, DraftedGraphs(*recorded_parts(runner)))  # type: ignore[arg-type]
+    graphs = DraftedGraphs(*recorded_parts(runner))
+    runner.drafting = Drafting(prophet, runner._sampler.grammars, graphs)  # type: ignore[arg-type]
     loop.run(drafting, rng)
     for without, with_drafts in zip(requests, drafting, strict=True):
         assert with_drafts.heard() == without.heard()
@@ -198,3 +202,32 @@ def test_kernels_that_are_not_its_own_are_refused(tmp_path_factory: pytest.TempP
     worker.load()
     with pytest.raises(ConfigError, match="--speculate works on a CPU, with its own kernels"):
         worker.init_kv_cache(8)
+
+
+def test_a_grammar_drafts_what_it_forces(tmp_path_factory: pytest.TempPathFactory) -> None:
+    checkpoint = write_tiny_llama(tmp_path_factory.mktemp("forced"))
+    config = WorkerConfig(
+        model=str(checkpoint), num_threads=1, max_num_seqs=5, max_num_batched_tokens=32, block_size=4
+    )
+    methods = '{"method": ["grammar", "ngram"], "num_speculative_tokens": 8}'
+    drafting = msgspec.structs.replace(config, speculative_config=methods)
+    grammar = LLMatcher.grammar_from_regex('("customer_number": [0-9]{2}, "delivery_address": [a-c]{2}; ){2}')
+    samplings = [
+        SequenceSampling(seed=seed, max_tokens=100, grammar=grammar, logprobs=1, min_tokens=5 * seed)
+        for seed in range(3)
+    ]
+    outcomes, steps = [], []
+    for each, max_drafts in ((config, 0), (drafting, 8)):
+        worker = Worker(each)
+        loop = Loop(worker, each, worker.load(), max_drafts=max_drafts)
+        requests = [Served([9, 10, 11], sampling) for sampling in samplings]
+        loop.run(requests)
+        outcomes.append([request.heard() for request in requests])
+        steps.append(loop.engine.stats())
+    assert outcomes[0] == outcomes[1]
+    assert steps[1].num_steps < steps[0].num_steps / 2.5
+    by_method = {each.method: (sum(each.drafted), sum(each.counted)) for each in steps[1].drafts}
+    drafted, counted = by_method["grammar"]
+    assert 0 < 0.9 * drafted < counted
+    assert sum(pair[1] for pair in by_method.values()) == steps[1].accepted_draft_tokens
+    assert sum(pair[0] for pair in by_method.values()) == steps[1].draft_tokens

@@ -9,7 +9,9 @@ from splitserve.engine_core.ipc.worker_messages import NewRow, SchedulerOutput
 from splitserve.engine_core.sequence_sampling import SequenceSampling
 from splitserve.engine_core.settings.speculation import Speculation
 from splitserve.worker.batch.input_batch import BatchLimits, InputBatch
-from splitserve.worker.speculation.speculator import LONGEST_PAUSE, Speculator
+from splitserve.worker.speculation.accounts import LONGEST_PAUSE
+from splitserve.worker.speculation.drafters import make_speculator
+from tests.worker.sampling.rows import sampler_of
 
 MAX_DRAFTS = 8
 # What follows the last two tokens is known.
@@ -23,7 +25,9 @@ class Row:
     def __init__(self, max_num_computed_tokens: int = 1000) -> None:
         limits = BatchLimits(2, 64, 64, 4, 16, 50)
         self.batch = InputBatch(limits, [0])
-        self.speculator = Speculator(self.batch, Speculation("ngram", MAX_DRAFTS, 2, 4), 64)
+        self.speculator = make_speculator(
+            self.batch, sampler_of(self.batch).grammars, Speculation(("ngram",), MAX_DRAFTS, 2, 4), 64
+        )
         self._new = NewRow(
             0,
             pack_int32(PROMPT),
@@ -46,6 +50,8 @@ class Row:
         return 0 if counts is None else int(counts[0])
 
     def learn(self, num_drafts: int, num_counted: int) -> None:
+        # Whatever was drafted last, as if by prompt lookup.
+        self.speculator._turns[-1].ends[0] = num_drafts
         self.speculator.learn(*(np.array([each], np.int32) for each in (0, num_drafts, num_counted)))
 
     def steps_until_drafts(self) -> int:
@@ -62,6 +68,7 @@ def test_where_a_draft_costs_a_token_pauses_are_long_and_new_rows_begin_with_one
     row.speculator.draft(plain)
     row.speculator.took(plain, 0.001)
     num_drafts = row.draft()
+    row.learn(num_drafts, num_drafts)
     row.speculator.took(drafted, 0.001 * (1 + 3 * num_drafts))
     row.draft()
     row.learn(num_drafts, num_drafts)

@@ -6,55 +6,33 @@ import numpy as np
 import pytest
 import torch
 
-from splitserve.worker.ops.columns import Array, BatchColumns, NgramColumns, Width, allocate
-from splitserve.worker.ops.ngrams import NgramLimits, draft_ngrams
+from splitserve.worker.ops.columns import Array, NgramColumns, allocate
+from splitserve.worker.ops.drafts.limits import CALL_SIZE, NUM_DRAFTS, DraftLimits, DraftTensors
+from splitserve.worker.ops.drafts.ngrams import NgramLengths, draft_ngrams
+from tests.worker.ops.drafts.drafted_rows import LIMITS, SIZES, DraftedRows, N
 
-N, MAX_LEN, BLOCK_SIZE = 3, 60, 4
-LIMITS = NgramLimits(BLOCK_SIZE, 2, 4, excluded=256, max_tokens=64, max_logits=64)
+LENGTHS = NgramLengths(2, 4)
 
 
 class Drafter:
-    """Rows, of which all are in the batch and sample in the next step."""
+    """Rows that draft by prompt lookup."""
 
-    def __init__(self, *rows: list[int], limits: NgramLimits = LIMITS) -> None:
-        elements = {Width.TOKENS: MAX_LEN + 1, Width.BLOCKS: 16, Width.HEADS: 16}
-        self.batch = allocate(BatchColumns[Array], N, elements)
-        self.columns = allocate(NgramColumns[Array], N, elements)
-        self.limits = limits
-        self.batch.num_blocks[:] = 15
-        self.columns.max_num_computed[:] = 1000
-        self.columns.width[:] = 1000
-        for row, tokens in enumerate(rows):
-            self.batch.occupied[row] = True
-            self.extend(row, tokens)
+    def __init__(self, *rows: list[int], limits: DraftLimits = LIMITS) -> None:
+        self.rows = DraftedRows(*rows, limits=limits)
+        self.batch, self.drafts, self.account = self.rows.batch, self.rows.drafts, self.rows.account
+        self.columns = allocate(NgramColumns[Array], N, SIZES)
+        self.extend = self.rows.extend
 
-    def extend(self, row: int, tokens: list[int]) -> None:
-        length = int(self.batch.num_tokens[row])
-        self.batch.tokens[row, length : length + len(tokens)] = tokens
-        self.batch.num_tokens[row] = length + len(tokens)
-        self.batch.num_computed[row] = length + len(tokens) - 1
+    def kernel(self, step: DraftTensors) -> None:
+        draft_ngrams(step, NgramColumns(*map(torch.from_numpy, self.columns)), LENGTHS)
 
-    def draft(self, max_drafts: int = 4, rows: tuple[int, ...] = (0,)) -> list[list[int] | None]:
-        """The drafts of rows; None of one that has ended."""
-        column = np.zeros(N, np.int32)
-        column[: len(rows)] = rows
-        call = np.array([len(rows), max_drafts, 77, 77], np.int32)
-        draft_ngrams(
-            torch.from_numpy(column),
-            torch.ones(N, dtype=torch.int32),
-            BatchColumns(*map(torch.from_numpy, self.batch)),
-            NgramColumns(*map(torch.from_numpy, self.columns)),
-            torch.from_numpy(call),
-            self.limits,
-        )
-        counts = self.columns.num_drafts[list(rows)].tolist()
-        assert call[2] == sum(count != 0 for count in counts)
-        assert call[3] == sum(count for count in counts if count > 0)
-        found: list[list[int] | None] = []
-        for row, count in zip(rows, counts, strict=True):
-            end = int(self.batch.num_tokens[row])
-            found.append(None if count < 0 else self.batch.tokens[row, end : end + count].tolist())
-        return found
+    def draft(
+        self,
+        max_drafts: int = 4,
+        rows: tuple[int, ...] = (0,),
+        before: dict[int, list[int]] | None = None,
+    ) -> list[list[int] | None]:
+        return self.rows.draft(self.kernel, max_drafts, rows, before)
 
 
 def expected(tokens: list[int], max_drafts: int, low: int, high: int) -> list[int]:
@@ -97,17 +75,17 @@ def test_drafts_are_those_of_a_search_however_the_row_grew(seed: int) -> None:
 def test_a_row_drafts_no_further_than_its_limits() -> None:
     text = [1, 2, 3, 4, 5, 6] * 2
     drafter = Drafter(text)
-    drafter.columns.max_num_computed[0] = len(text) + 1
+    drafter.drafts.max_num_computed[0] = len(text) + 1
     assert drafter.draft() == [[1]]
-    drafter.columns.max_num_computed[0] = len(text)
+    drafter.drafts.max_num_computed[0] = len(text)
     assert drafter.draft() == [[]]
-    drafter.columns.max_num_computed[0] = len(text) - 1
+    drafter.drafts.max_num_computed[0] = len(text) - 1
     assert drafter.draft() == [None]
-    drafter.columns.max_num_computed[0] = 1000
+    drafter.drafts.max_num_computed[0] = 1000
     drafter.batch.num_blocks[0] = 3
     assert drafter.draft() == [[]]
     drafter.batch.num_blocks[0] = 4
-    drafter.columns.width[0] = 2
+    drafter.account.width[0] = 2
     assert drafter.draft() == [[1, 2]]
     assert drafter.draft(0) == [[]]
 
@@ -122,7 +100,7 @@ def test_rows_share_what_the_step_has_room_for() -> None:
 def test_rows_that_pause_prefill_or_have_features_draft_nothing() -> None:
     text = [1, 2, 3, 4, 5, 6] * 2
     drafter = Drafter(text)
-    drafter.columns.pause[0] = 2
+    drafter.account.pause[0] = 2
     assert [drafter.draft(1) for _ in range(3)] == [[[]], [[]], [[1]]]
     drafter.batch.num_computed[0] -= 1
     assert drafter.draft() == [[]]
@@ -141,16 +119,39 @@ def test_a_row_that_begins_anew_knows_nothing_of_the_one_before() -> None:
     assert drafter.draft(1) == [[]]
 
 
+def test_drafts_go_on_behind_those_of_another_drafter() -> None:
+    drafter = Drafter([1, 2, 3, 4, 5, 9])
+    assert drafter.draft(4, before={0: [1, 2]}) == [[1, 2, 3, 4]]
+    assert drafter.draft(4, before={0: [7]}) == [[7]]
+    # No draft of a step is found in later ones: it may not have counted.
+    drafter.extend(0, [8, 1, 2])
+    assert drafter.draft(1) == [[3]]
+
+
 def test_rows_that_are_not_there_are_passed_over() -> None:
     drafter = Drafter([1, 2, 1, 2])
-    column = np.array([0, -1, 7], np.int32)
-    call = np.array([3, 2, 0, 0], np.int32)
-    tensors = (torch.from_numpy(column), torch.ones(N, dtype=torch.int32))
-    batch = BatchColumns(*map(torch.from_numpy, drafter.batch))
+
+    def kernel(step: DraftTensors) -> None:
+        step.rows[1], step.rows[2], step.call[0] = -1, 7, 3
+        drafter.kernel(step)
+        step.call[0] = 1
+
+    assert drafter.draft(2, (0,)) == drafter.rows.draft(kernel, 2) == [[1, 2]]
+
+
+def test_wrong_arguments_are_named() -> None:
+    drafter = Drafter([1, 2, 1, 2])
     columns = NgramColumns(*map(torch.from_numpy, drafter.columns))
-    draft_ngrams(*tensors, batch, columns, torch.from_numpy(call), LIMITS)
-    assert call[2] == 1
-    with pytest.raises(ValueError, match="n-grams of 3 to 2 tokens"):
-        draft_ngrams(
-            *tensors, batch, columns, torch.from_numpy(call), LIMITS._replace(min_ngram=3, max_ngram=2)
-        )
+
+    def refused(step: DraftTensors) -> None:
+        with pytest.raises(ValueError, match="n-grams of 3 to 2 tokens"):
+            draft_ngrams(step, columns, NgramLengths(3, 2))
+        with pytest.raises(ValueError, match="heads: expected a power of two"):
+            draft_ngrams(step, columns._replace(heads=columns.heads[:, :15]), LENGTHS)
+        with pytest.raises(ValueError, match="call"):
+            draft_ngrams(step._replace(call=step.call[: CALL_SIZE - 1]), columns, LENGTHS)
+        with pytest.raises(ValueError, match="rows"):
+            draft_ngrams(step._replace(rows=step.rows[:2]), columns, LENGTHS)
+        assert step.call[NUM_DRAFTS] == 0
+
+    drafter.rows.draft(refused)

@@ -1,0 +1,36 @@
+"""Which drafters does a worker have? Those that its settings name, in their order."""
+
+from __future__ import annotations
+
+from splitserve.engine_core.settings.speculation import Speculation
+from splitserve.worker.batch.input_batch import InputBatch
+from splitserve.worker.grammar.row_grammars import RowGrammars
+from splitserve.worker.ops.drafts.ngrams import NgramLengths
+from splitserve.worker.speculation.draft_sheet import DraftSheet
+from splitserve.worker.speculation.drafter import Drafter
+from splitserve.worker.speculation.grammar_drafter import GrammarDrafter
+from splitserve.worker.speculation.ngram_drafter import NgramDrafter
+from splitserve.worker.speculation.speculator import Speculator
+
+
+def make_speculator(
+    batch: InputBatch, grammars: RowGrammars, speculation: Speculation, max_logits_rows: int
+) -> Speculator:
+    """Return what drafts for the rows of a batch.
+
+    Args:
+        batch: owns the rows.
+        grammars: of the rows.
+        speculation: how.
+        max_logits_rows: how many rows of logits may exist at once.
+    """
+    sheet = DraftSheet(batch, max_logits_rows)
+    drafters = [_make(method, sheet, grammars, speculation) for method in speculation.methods]
+    return Speculator(sheet, drafters, speculation.num_speculative_tokens)
+
+
+def _make(method: str, sheet: DraftSheet, grammars: RowGrammars, speculation: Speculation) -> Drafter:
+    if method == "grammar":
+        return GrammarDrafter(grammars)
+    assert method == "ngram", "settings name no other"
+    return NgramDrafter(sheet, NgramLengths(speculation.prompt_lookup_min, speculation.prompt_lookup_max))
