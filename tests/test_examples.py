@@ -20,7 +20,7 @@ from tests.examples import NOT_RUN, PAGES, ROOT, Block, blocks, reason_not_run
 
 BLOCKS = [block for page in PAGES for block in blocks(page)]
 # Programs of others: what they would do here is not ours to test.
-FOREIGN = {"echo", "git", "pip", "ray", "source"}
+FOREIGN = {"echo", "git", "pip", "prometheus", "ray", "source"}
 ASSIGNMENT = re.compile(r"[A-Z_]+=")
 
 

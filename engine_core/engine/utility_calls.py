@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 
+from splitserve.engine_core.checkpoint.adapter.place import place_below
+from splitserve.engine_core.config import EngineConfig
 from splitserve.engine_core.engine.adapters.calls import AdapterCalls
 from splitserve.engine_core.engine.core import EngineCore
 from splitserve.engine_core.errors import SplitServeError
@@ -19,10 +22,9 @@ class UtilityCalls:
 
     Args:
         epoch: of the engine.
-        place: returns where an adapter is that a call names; refuses what may not be loaded.
+        config: of the engine.
         post: sends a message to a frontend, if that is still there.
         post_all: sends one to every frontend.
-        kept: where a successor finds the adapters that were loaded; None if none can.
 
     Attributes:
         adapters: answers those that concern adapters.
@@ -34,15 +36,21 @@ class UtilityCalls:
     def __init__(
         self,
         epoch: int,
-        place: Callable[[str], str],
+        config: EngineConfig,
         post: Callable[[bytes, EngineMessage], None],
         post_all: Callable[[EngineMessage], None],
-        kept: KeptAdapters | None = None,
     ) -> None:
-        self._place = place
+        # Where an adapter is that a call names; it refuses what may not be loaded.
+        self._place = partial(place_below, config.lora_dir)
+        # Where none can be loaded, none has to be found again.
+        kept = KeptAdapters.of(config.listen) if config.lora_dir else None
         self._post = post
         self._post_all = post_all
         self.adapters = AdapterCalls(epoch, post, post_all, kept)
+
+    def restore(self, engine: EngineCore) -> None:
+        """Have a new engine know the adapters that its predecessor had loaded."""
+        self.adapters.restore(engine.adapters, self._place)
 
     def answer(self, identity: bytes, call: Call, engine: EngineCore) -> None:
         """Do what a frontend asks, and post the result; that of loading an adapter once it is loaded."""

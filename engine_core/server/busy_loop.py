@@ -290,7 +290,7 @@ class BusyLoop:
                 # After the socket has been removed from it.
                 rest.callback(leave_runtime_directory, os.path.dirname(ipc_path(self._config.listen)))
             if orderly and not self._leaves_workers:
-                rest.callback(self._handler.end)
+                rest.callback(self._handler.calls.adapters.forget)
             rest.callback(self._router.close, SHUTDOWN_LINGER_MS if orderly else 0)
             if self._leaves_workers:
                 self._executor.leave()

@@ -7,11 +7,9 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
-from functools import partial
 
 import msgspec
 
-from splitserve.engine_core.checkpoint.adapter.place import place_below
 from splitserve.engine_core.clock import Clock
 from splitserve.engine_core.config import EngineConfig
 from splitserve.engine_core.engine.core import EngineCore
@@ -44,7 +42,6 @@ from splitserve.engine_core.ipc.messages import (
 from splitserve.engine_core.ipc.peers import PeerFaults
 from splitserve.engine_core.ipc.transport import Content, SendResult
 from splitserve.engine_core.ipc.wire import PROTOCOL_VERSION
-from splitserve.engine_core.kept.adapters import KeptAdapters
 from splitserve.engine_core.process.kill_points import reach
 from splitserve.engine_core.process.logs import log_event
 from splitserve.engine_core.process.version import software_version
@@ -86,10 +83,7 @@ class FrontendHandler:
     ) -> None:
         self._clock = clock
         self._epoch = epoch
-        self._place = place = partial(place_below, config.lora_dir)
-        # Where none can be loaded, none has to be found again.
-        kept = KeptAdapters.of(config.listen) if config.lora_dir else None
-        self.calls = UtilityCalls(epoch, place, self._post_known, self.post_all, kept)
+        self.calls = UtilityCalls(epoch, config, self._post_known, self.post_all)
         self._table = table
         self._stalled = stalled
         self._arrivals = Arrivals(config.max_num_seqs + config.max_num_waiting)
@@ -252,13 +246,9 @@ class FrontendHandler:
     def serve(self, engine: EngineCore, loaded: Loaded) -> None:
         """Begin to serve, and notify every frontend."""
         self._engine = engine
-        self.calls.adapters.restore(engine.adapters, self._place)
+        self.calls.restore(engine)
         self.phase.serve(engine, loaded.model)
         self._post_phase(lease_renewed=False)
-
-    def end(self) -> None:
-        """Leave nothing to a successor."""
-        self.calls.adapters.forget()
 
     def recover(self) -> None:
         """Accept no new requests until recovered() is called, and notify every frontend."""
