@@ -54,6 +54,7 @@ class RequestLimits(NamedTuple):
         pools: the model makes vectors of prompts instead of generating text.
         pools_all: it reads the states of all tokens.
         pools_tokens: it makes vectors of tokens, too.
+        drafts: tokens are drafted ahead, for which predictions are of use.
     """
 
     vocab_size: int
@@ -62,6 +63,7 @@ class RequestLimits(NamedTuple):
     pools: bool = False
     pools_all: bool = False
     pools_tokens: bool = False
+    drafts: bool = False
 
     @property
     def max_num_tokens(self) -> int:
@@ -141,6 +143,7 @@ class Request:
         pools_tokens: the vector of each token is wanted.
         num_draft_tokens, num_accepted_draft_tokens: tokens drafted for it, and those of them that counted.
         adapter: that changes the model, None for none.
+        predicted: int32 column of what its output is expected to be like; empty where nothing is drafted.
     """
 
     frontend: FrontendId
@@ -180,6 +183,7 @@ class Request:
     num_draft_tokens: int = 0
     num_accepted_draft_tokens: int = 0
     adapter: Adapter | None = None
+    predicted: bytes = b""
 
     @property
     def adapter_key(self) -> str:
@@ -249,6 +253,7 @@ class CheckedRequest(NamedTuple):
         max_num_tokens: sequence length at which it ends.
         sampling: with a seed.
         repetition: fed with the resumed tokens; None if it was not asked for.
+        predicted: int32 column, empty where nothing is drafted.
     """
 
     token_ids: bytearray
@@ -256,6 +261,7 @@ class CheckedRequest(NamedTuple):
     max_num_tokens: int
     sampling: SequenceSampling
     repetition: RepetitionTail | None
+    predicted: bytes = b""
 
 
 def check_request(message: AddRequest, limits: RequestLimits) -> CheckedRequest:
@@ -285,7 +291,18 @@ def check_request(message: AddRequest, limits: RequestLimits) -> CheckedRequest:
     token_ids += message.resume_token_ids
     detection = sampling.repetition_detection
     tail = None if detection is None else RepetitionTail(detection, sampling.min_tokens, resumed)
-    return CheckedRequest(token_ids, len(prompt), max_num_tokens, sampling, tail)
+    predicted = _check_predicted(message, limits)
+    return CheckedRequest(token_ids, len(prompt), max_num_tokens, sampling, tail, predicted)
+
+
+def _check_predicted(message: AddRequest, limits: RequestLimits) -> bytes:
+    predicted = unpack_int32(message.predicted_token_ids)
+    if len(predicted) > limits.max_model_len:
+        raise InvalidRequestError(
+            f"a prediction has at most {limits.max_model_len} tokens, got {len(predicted)}", "prediction"
+        )
+    _check_token_ids("prediction", predicted, limits.vocab_size)
+    return message.predicted_token_ids if limits.drafts else b""
 
 
 def _check_scalars(message: AddRequest) -> None:

@@ -330,4 +330,5 @@ def _limits(config: SchedulerConfig, model: ModelInfo, max_cached_tokens: int) -
         pools_all=model.pools_all,
         pools_tokens=model.has_token_vectors
         and 4 * model.embedding_size * config.max_num_batched_tokens <= _MAX_STEP_VECTOR_BYTES,
+        drafts=config.num_speculative_tokens > 0,
     )

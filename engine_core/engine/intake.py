@@ -115,4 +115,5 @@ class Intake:
             pools_all=self._limits.pools_all,
             pools_tokens=message.pools_tokens,
             adapter=adapter,
+            predicted=checked.predicted,
         )

@@ -78,6 +78,7 @@ class AddRequest(Wire, frozen=True, tag=1):
         adapter: name of the adapter that changes the model; "" for none.
         adapter_digest: of the adapter, if the frontend knows it: the request is rejected if another has the
             name by now.
+        predicted_token_ids: int32 column of what the output is expected to be like, for drafts.
     """
 
     handle: int
@@ -98,6 +99,7 @@ class AddRequest(Wire, frozen=True, tag=1):
     pools_tokens: bool = False
     adapter: str = ""
     adapter_digest: str = ""
+    predicted_token_ids: bytes = b""
 
 
 class Abort(Wire, frozen=True, tag=2):

@@ -47,6 +47,7 @@ class NewRow(Wire, frozen=True):
         max_num_computed_tokens: tokens of the whole sequence that ever need computing. Without drafts no step
             goes beyond; with them the worker sees to it.
         adapter: slot of its adapter, which AdapterLoaded has said to be there; -1 for none.
+        predicted_token_ids: int32 column of what its output is expected to be like, for drafts.
     """
 
     row: int
@@ -60,6 +61,7 @@ class NewRow(Wire, frozen=True):
     pools_tokens: bool = False
     max_num_computed_tokens: int = 2**31 - 1
     adapter: int = NO_ADAPTER
+    predicted_token_ids: bytes = b""
 
 
 class SchedulerOutput(Wire, frozen=True, tag=1):

@@ -178,6 +178,7 @@ class RowAdmission:
             pools_tokens=request.pools_tokens,
             max_num_computed_tokens=int(self._running.max_num_computed_tokens[row]),
             adapter=NO_ADAPTER if adapter is None else adapter.slot,
+            predicted_token_ids=request.predicted,
         )
 
     def _count(self, request: Request, num_cached: int) -> None:

@@ -9,7 +9,7 @@ from splitserve.engine_core.settings.checks import check_range
 
 MAX_SPECULATIVE_TOKENS = 8
 MAX_LOOKUP_TOKENS = 16
-METHODS = ("ngram", "grammar")
+METHODS = ("ngram", "grammar", "prediction")
 _FLAG = "--speculative-config"
 _NUM_SPECULATIVE_TOKENS = 4
 _LOOKUP_MIN, _LOOKUP_MAX = 2, 5

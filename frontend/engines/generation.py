@@ -34,6 +34,7 @@ class GenerationRequest:
         continues: part of a client's request that has run already, see AddRequest.
         second_at: index of the first token of the second of two texts, see AddRequest.
         pools_tokens: with pools: the vector of each token is wanted.
+        predicted_token_ids: what the output is expected to be like; changes no token of it.
     """
 
     request_id: str
@@ -52,6 +53,7 @@ class GenerationRequest:
     continues: bool = False
     second_at: int = 0
     pools_tokens: bool = False
+    predicted_token_ids: Sequence[int] = ()
 
 
 @dataclass(slots=True)

@@ -44,6 +44,9 @@ from splitserve.frontend.text.grammar.thinking_budget import budget_of
 from splitserve.frontend.text.prompts import Prompt, PromptEncoder
 from splitserve.frontend.text.truncation import read_truncation
 
+# Of a prediction no more is encoded, whose end could not be in an answer; few tokens are longer.
+_MAX_CHARS_PER_TOKEN = 16
+
 decoder = BodyDecoder(ChatRequest, known_beside(REFUSED_CHAT))
 
 
@@ -90,7 +93,9 @@ async def plan_chat(
     reading = answer_reading(body, formats, model.assets.tokenizer, prompt)
     params = _with_budget(params, body, context, model)
     calls = call_demand(body, params, reading)
-    return Plan(body, head, model, [prompt], [params], num_values, waited_s, reading, calls), role
+    predicted = await _predicted(body, model)
+    parts = body, head, model, [prompt], [params], num_values, waited_s, reading, calls
+    return Plan(*parts, predicted=predicted), role
 
 
 async def chat_prompt(context: ApiContext, body: ChatRequest) -> Prompt:
@@ -128,6 +133,16 @@ async def _encode(context: ApiContext, body: ChatRequest, model: ServedModel, op
         context.slices.turn,
     )
     return await encoder.encode_chat(template_messages(body.messages), options)
+
+
+async def _predicted(body: ChatRequest, model: ServedModel) -> list[int]:
+    """Return the tokens that the client expects, as many as could count."""
+    if body.prediction is None:
+        return []
+    assets = model.assets
+    text = body.prediction.text[: _MAX_CHARS_PER_TOKEN * assets.max_model_len]
+    token_ids = await assets.tokenizer.encode_async(text, add_special_tokens=False)
+    return token_ids[: assets.max_model_len]
 
 
 async def _answer(context: ApiContext, request: Request, plan: Plan[ChatRequest], role: str) -> Response:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
@@ -37,6 +38,7 @@ class Plan(Generic[BodyT]):
         reading: how its answers are taken apart; None if all their text is content.
         calls: of tools that its outputs are held to; None to leave them free.
         names: of the body's fields in the API that the client speaks, for errors.
+        predicted: tokens that the client expects in the answer.
     """
 
     body: BodyT
@@ -49,6 +51,7 @@ class Plan(Generic[BodyT]):
     reading: AnswerReading | None = None
     calls: CallDemand | None = None
     names: Names = ()
+    predicted: Sequence[int] = ()
 
     @property
     def grammar_context(self) -> GrammarContext:
@@ -103,6 +106,7 @@ def generation_requests(plan: Plan[BodyT], tenant: str, *, streams: bool) -> lis
             model=plan.model.identity,
             kept_ids=plan.reading.kept_ids if plan.reading is not None else frozenset(),
             grammar_context=context,
+            predicted_token_ids=plan.predicted,
         )
         for i, (prompt, sampling) in enumerate(zip(plan.prompts, plan.params, strict=True))
     ]

@@ -175,6 +175,30 @@ class NgramColumns(NamedTuple, Generic[ColumnT]):
     links: ColumnT = _column(np.int32, Width.TOKENS)
 
 
+class PredictionColumns(NamedTuple, Generic[ColumnT]):
+    """Texts that outputs are expected to repeat, and an index of their n-grams, indexed by row of the batch.
+
+    Filled by worker.speculation.prediction_drafter, and from `place` on by the kernel draft_predictions.
+
+    Attributes:
+        text: its tokens.
+        num_text: how many these are; 0 for a row without a prediction.
+        num_prompt: tokens of the row in front of its output.
+        place: where the last drafts begin in the text.
+        place_end: how many tokens the row had in front of them.
+        num_indexed, heads, links: as NgramColumns has them, of the text.
+    """
+
+    text: ColumnT = _column(np.int32, Width.TOKENS)
+    num_text: ColumnT = _column(np.int32)
+    num_prompt: ColumnT = _column(np.int32)
+    place: ColumnT = _column(np.int32)
+    place_end: ColumnT = _column(np.int32)
+    num_indexed: ColumnT = _column(np.int32)
+    heads: ColumnT = _column(np.int32, Width.HEADS)
+    links: ColumnT = _column(np.int32, Width.TOKENS)
+
+
 ColumnsT = TypeVar("ColumnsT", bound=NamedTuple)
 
 

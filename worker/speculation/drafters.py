@@ -1,4 +1,4 @@
-"""Which drafters does a worker have? Those that its settings name, in their order."""
+"""Which drafters does a worker have? Predictions first, then those that its settings name, in their order."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from splitserve.worker.speculation.draft_sheet import DraftSheet
 from splitserve.worker.speculation.drafter import Drafter
 from splitserve.worker.speculation.grammar_drafter import GrammarDrafter
 from splitserve.worker.speculation.ngram_drafter import NgramDrafter
+from splitserve.worker.speculation.prediction_drafter import PredictionDrafter
 from splitserve.worker.speculation.speculator import Speculator
 
 
@@ -25,11 +26,15 @@ def make_speculator(
         max_logits_rows: how many rows of logits may exist at once.
     """
     sheet = DraftSheet(batch, max_logits_rows)
-    drafters = [_make(method, sheet, grammars, speculation) for method in speculation.methods]
+    # What a client expects costs nothing where no client says it, so it needs no setting of its own.
+    methods = [method for method in speculation.methods if method != "prediction"]
+    drafters = [_make(method, sheet, grammars, speculation) for method in ("prediction", *methods)]
     return Speculator(sheet, drafters, speculation.num_speculative_tokens)
 
 
 def _make(method: str, sheet: DraftSheet, grammars: RowGrammars, speculation: Speculation) -> Drafter:
+    if method == "prediction":
+        return PredictionDrafter(sheet)
     if method == "grammar":
         return GrammarDrafter(grammars)
     assert method == "ngram", "settings name no other"

@@ -23,6 +23,7 @@ def split_request(request: GenerationRequest, adapter: AdapterInfo | None = None
     sampling = request.sampling
     seed = secrets.randbits(64) if sampling.seed is None else sampling.seed
     prompt = pack_int32(request.prompt_token_ids)
+    predicted = pack_int32(request.predicted_token_ids) if request.predicted_token_ids else b""
     return [
         AddRequest(
             handle=0,  # The host gives it one.
@@ -44,6 +45,7 @@ def split_request(request: GenerationRequest, adapter: AdapterInfo | None = None
             pools_tokens=request.pools_tokens,
             adapter="" if adapter is None else adapter.name,
             adapter_digest="" if adapter is None else adapter.digest,
+            predicted_token_ids=predicted,
         )
         for index in range(sampling.n)
     ]

@@ -51,6 +51,25 @@ Effort = Annotated[
 Tools = Annotated[list[Tool], Meta(max_length=MAX_TOOLS, description="Functions that the model may call.")]
 
 
+class PredictedText(msgspec.Struct, frozen=True):
+    """A part of what is expected."""
+
+    type: Literal["text"]
+    text: str
+
+
+class Prediction(msgspec.Struct, frozen=True):
+    """What the answer is expected to be like, such as a file before an edit."""
+
+    type: Literal["content"]
+    content: str | Annotated[list[PredictedText], Meta(max_length=MAX_MESSAGES)]
+
+    @property
+    def text(self) -> str:
+        """All of it."""
+        return self.content if isinstance(self.content, str) else "".join(part.text for part in self.content)
+
+
 class ChatRequest(GenerationFields, frozen=True, kw_only=True):
     """The next message of a conversation."""
 
@@ -81,6 +100,13 @@ class ChatRequest(GenerationFields, frozen=True, kw_only=True):
     ] = None
     thinking_token_budget: Annotated[
         int | None, ranged(0, MAX_THINKING_TOKENS, "Most tokens of reasoning, whose end is then forced.")
+    ] = None
+    prediction: Annotated[
+        Prediction | None,
+        Meta(
+            description="Drafted where the server speculates: an answer that repeats it comes sooner. It "
+            "changes no token."
+        ),
     ] = None
     include_reasoning: Annotated[
         bool | None, Meta(description="false: reasoning is left out of the answer. Default true.")

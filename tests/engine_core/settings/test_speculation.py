@@ -41,7 +41,7 @@ def test_both_flags_say_how_tokens_are_drafted(
         ("ngram", "must be a JSON object with the fields method, num_speculative_tokens"),
         ("[]", "must be a JSON object"),
         ("{}", "must name a method"),
-        ('{"method": "eagle3"}', "method must be one of ngram, grammar, got 'eagle3'"),
+        ('{"method": "eagle3"}', "method must be one of ngram, grammar, prediction, got 'eagle3'"),
         ('{"method": ["ngram", "ngram"]}', "method names one of ngram, ngram twice"),
         ('{"method": []}', "must name a method"),
         ('{"method": "ngram", "model": "org/small"}', "unknown field `model`"),

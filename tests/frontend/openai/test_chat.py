@@ -241,3 +241,37 @@ async def test_a_model_without_a_template_says_so(client: httpx.AsyncClient, poo
     response = await client.post("/v1/chat/completions", json={"messages": [USER]})
     assert response.status_code == 400
     assert response.json()["error"]["param"] == "messages"
+
+
+async def test_a_prediction_goes_with_the_request_in_tokens(
+    client: httpx.AsyncClient, pool: FakePool
+) -> None:
+    expected = {"type": "content", "content": "ab <think> c"}
+    await chat(client, prediction=expected)
+    # Tags in it are text: the client expects them in the content.
+    assert pool.seen[-1].request.predicted_token_ids == [*b"ab <think> c"]
+    parts = [{"type": "text", "text": "ab"}, {"type": "text", "text": "c"}]
+    await chat(client, prediction=expected | {"content": parts})
+    assert pool.seen[-1].request.predicted_token_ids == [*b"abc"]
+    await chat(client, prediction=expected | {"content": "x" * 5000})
+    assert list(pool.seen[-1].request.predicted_token_ids) == [*b"x"] * pool.max_model_len
+    for nothing in ({}, {"prediction": None}, {"prediction": expected | {"content": ""}}):
+        await chat(client, **nothing)
+        assert list(pool.seen[-1].request.predicted_token_ids) == []
+
+
+@pytest.mark.parametrize(
+    ("value", "param"),
+    [
+        ("x", "prediction"),
+        ({"type": "patch", "content": "x"}, "prediction.type"),
+        ({"type": "content"}, "prediction"),
+        ({"type": "content", "content": [{"type": "image_url"}]}, "prediction.content"),
+    ],
+)
+async def test_a_wrong_prediction_is_refused(client: httpx.AsyncClient, value: object, param: str) -> None:
+    body = {"messages": [USER], "prediction": value}
+    response = await client.post("/v1/chat/completions", json=body)
+    assert response.status_code == 400
+    error = response.json()["error"]
+    assert str(error["param"] or "").startswith(param), error

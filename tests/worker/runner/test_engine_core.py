@@ -39,6 +39,7 @@ class Served:
     logprobs: dict[int, tuple[int, bytes, bytes]] = field(default_factory=dict)
     prompt_logprobs: dict[int, tuple[int, bytes, bytes]] = field(default_factory=dict)
     finished: Finished | None = None
+    predicted: list[int] = field(default_factory=list)
 
     def again(self) -> Served:
         return Served(self.prompt, self.sampling)
@@ -78,7 +79,14 @@ class Loop:
                 handle = next(iter(waiting))
                 request = waiting.pop(handle)
                 self.engine.add(
-                    FRONTEND, AddRequest(handle, f"r{handle}", pack_int32(request.prompt), request.sampling)
+                    FRONTEND,
+                    AddRequest(
+                        handle,
+                        f"r{handle}",
+                        pack_int32(request.prompt),
+                        request.sampling,
+                        predicted_token_ids=pack_int32(request.predicted),
+                    ),
                 )
             for grammar in self.engine.grammars.take_unsent():
                 self._executor.compile(grammar)

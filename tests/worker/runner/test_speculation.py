@@ -231,3 +231,37 @@ def test_a_grammar_drafts_what_it_forces(tmp_path_factory: pytest.TempPathFactor
     assert 0 < 0.9 * drafted < counted
     assert sum(pair[1] for pair in by_method.values()) == steps[1].accepted_draft_tokens
     assert sum(pair[0] for pair in by_method.values()) == steps[1].draft_tokens
+
+
+def test_a_prediction_is_drafted_as_far_as_it_is_right(tmp_path_factory: pytest.TempPathFactory) -> None:
+    checkpoint = write_tiny_llama(tmp_path_factory.mktemp("predicted"))
+    config = WorkerConfig(
+        model=str(checkpoint), num_threads=1, max_num_seqs=5, max_num_batched_tokens=32, block_size=4
+    )
+    sampling = SequenceSampling(seed=3, max_tokens=40, ignore_eos=True, logprobs=1)
+    prompt = [9, 10, 11]
+    plain = Worker(config)
+    alone = Served(prompt, sampling)
+    Loop(plain, config, plain.load()).run([alone])
+    # What else repeats is not looked up: no other drafter is named.
+    each = msgspec.structs.replace(config, speculate="prediction")
+    drafting = Worker(each)
+    ready = drafting.load()
+    num_steps = {}
+    for name, predicted in (
+        ("right", alone.tokens),
+        ("edited", [*alone.tokens[:15], 7, *alone.tokens[15:25], *alone.tokens[28:]]),
+        ("wrong", [5, 6, 7] * 9),
+        ("none", []),
+    ):
+        loop = Loop(drafting, each, ready, max_drafts=4)
+        served = Served(prompt, sampling, predicted=predicted)
+        loop.run([served])
+        assert served.heard() == alone.heard()
+        stats = loop.engine.stats()
+        num_steps[name] = stats.num_steps
+        # One that is wrong from its first token on is never drafted.
+        is_used = name in ("right", "edited")
+        assert [each.method for each in stats.drafts] == (["prediction"] if is_used else [])
+    assert num_steps["right"] < num_steps["edited"] < num_steps["none"] / 1.5
+    assert num_steps["wrong"] <= num_steps["none"]
