@@ -41,7 +41,7 @@ CHECK_ROUNDS = 16
 BLOCK_SIZE = 4
 
 
-def engine_config(num_blocks: int, max_num_seqs: int, max_num_waiting: int) -> EngineConfig:
+def engine_config(num_blocks: int, max_num_seqs: int, max_num_waiting: int, speculate: str) -> EngineConfig:
     return EngineConfig(
         model="simulated",
         executor="simulated",
@@ -52,6 +52,7 @@ def engine_config(num_blocks: int, max_num_seqs: int, max_num_waiting: int) -> E
         max_num_batched_tokens=32,
         max_model_len=MAX_MODEL_LEN,
         lease_s=4.0,
+        speculate=speculate,
         listen="ipc://simulated",
     )
 

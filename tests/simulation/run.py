@@ -64,8 +64,14 @@ class Outcome(NamedTuple):
 class Run:
     """Everything in one seed."""
 
-    def __init__(self, seed: int, point: str = "") -> None:
-        """Plan it; every process dies at `point` the first time that it gets there, if that is given."""
+    def __init__(self, seed: int, point: str = "", speculate: str = "none") -> None:
+        """Plan it.
+
+        Args:
+            seed: of all that happens.
+            point: every process dies there the first time that it gets there, if it is given.
+            speculate: as engines have it; simulated workers draft in their own way, whatever the method.
+        """
         self.world = world = World(seed)
         self._point = point
         self._rng = rng = world.rng
@@ -79,6 +85,7 @@ class Run:
             num_blocks=rng.choice([25, 60, 200]),
             max_num_seqs=rng.choice([1, 4, 16]),
             max_num_waiting=rng.choice([2, 100, 100]),
+            speculate=speculate,
         )
         is_fragile, dies_of_poison = rng.random() < 0.4, rng.random() < 0.5
         self._places = [

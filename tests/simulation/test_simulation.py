@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable
 from typing import Any
 
 import msgspec
 import pytest
 
+from splitserve.engine_core.executor.simulated.drafted_rows import DraftedRows
+from splitserve.engine_core.executor.simulated.drafted_rows import Run as DraftedRun
 from splitserve.engine_core.ipc.messages import AddRequest, HandOver
 from splitserve.engine_core.kept.ledger import Ledger
 from splitserve.engine_core.process.kill_points import KILL_POINTS
@@ -25,6 +28,25 @@ NOT_SIMULATED = {"engine.prepared", "engine.attaching"}
 @pytest.mark.parametrize("seed", range(NUM_SEEDS))
 def test_clients_see_what_they_would_see_without_faults(seed: int) -> None:
     assert Run(seed).run().problems == []
+
+
+def test_engines_that_draft_die_and_move_requests_like_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    runs: Counter[str] = Counter()
+    compute = DraftedRows.compute
+
+    def count(rows: DraftedRows, row: int, num_tokens: int, max_drafts: int) -> DraftedRun:
+        run = compute(rows, row, num_tokens, max_drafts)
+        runs["right"] += len(run.token_ids) - 1
+        runs["wrong"] += run.num_drafts - len(run.token_ids) + 1
+        return run
+
+    monkeypatch.setattr(DraftedRows, "compute", count)
+    num_migrations = 0
+    for seed in range(5):
+        outcome = Run(seed, speculate="ngram").run()
+        assert outcome.problems == []
+        num_migrations += outcome.num_migrations
+    assert min(runs["right"], runs["wrong"], num_migrations) > 0
 
 
 @pytest.mark.parametrize("point", POINTS)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+import httpx
 import pytest
 
 from tests.system.nemesis.asks import mixed_asks
@@ -51,3 +52,20 @@ def test_a_process_that_stands_still_is_replaced_and_never_heard_again(
 def test_engine_its_spare_and_worker_killed_together_are_replaced(stage: Stage, reference: Run) -> None:
     disturb(stage, reference, AFTER_EVENTS, lambda: kill(*stage.pids("engine-core"), *stage.pids("worker")))
     stage.wait_ready()
+
+
+@pytest.fixture(scope="module")
+def drafting_stage() -> Iterator[Stage]:
+    with serving("--speculate", "ngram") as running:
+        yield running
+
+
+@pytest.mark.parametrize("kind", ["engine-core", "worker"])
+def test_kills_change_no_token_of_a_server_that_drafts(
+    drafting_stage: Stage, reference: Run, kind: str
+) -> None:
+    # The reference is of a server that does not.
+    stage = drafting_stage
+    disturb(stage, reference, AFTER_EVENTS, lambda: kill(stage.pids(kind)[0]))
+    stage.wait_ready()
+    assert "spec_decode_num_accepted_tokens_total" in httpx.get(f"{stage.url}/metrics").text
