@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 from collections.abc import AsyncGenerator, Mapping, Sequence
+from contextlib import aclosing
 from types import TracebackType
 
 from splitserve.engine_core.errors import ConfigError, InvalidRequestError
@@ -12,6 +13,8 @@ from splitserve.engine_core.near_names import names_near_keywords
 from splitserve.engine_core.sampling_params import MAX_LOGPROBS, SamplingParams
 from splitserve.engine_core.sequence_sampling import MAX_STEP_LOGPROBS
 from splitserve.engine_core.settings.checks import check_range
+from splitserve.frontend.offline.control.beam_search import BeamSearchOutput, BeamSearchParams, beam_output
+from splitserve.frontend.offline.control.metrics import Metric, metrics_of
 from splitserve.frontend.offline.engine_keywords import Given, engine_keywords, engine_words, shows_keywords
 from splitserve.frontend.offline.jobs import ChatJob, PromptJob, TokenizationKwargs
 from splitserve.frontend.offline.offline_model import OfflineModel
@@ -149,6 +152,22 @@ class AsyncLLM:
             messages, sampling_params, template_options, priority, tokenization_kwargs, lora
         )
         return self._stream(jobs, request_id, "messages")
+
+    @names_near_keywords("AsyncLLM.beam_search")
+    async def beam_search(
+        self, prompt: PromptInput, params: BeamSearchParams, *, lora: str | None = None
+    ) -> BeamSearchOutput:
+        """Search for the outputs with the highest scores; arguments and errors as for LLM.beam_search."""
+        async with aclosing(self.generate(prompt, params.sampling_params(), lora=lora)) as outputs:
+            async for output in outputs:
+                if output.finished:
+                    return beam_output(output, self.get_tokenizer())
+        raise AssertionError("a stream without end")
+
+    async def get_metrics(self) -> list[Metric]:
+        """Return the engine's figures as they are now; see LLM.get_metrics()."""
+        runner = self._started().runner
+        return metrics_of(await asyncio.wrap_future(runner.submit(runner.fresh_status())))
 
     def abort(self, request_id: str | Sequence[str]) -> None:
         """End requests; their streams end with an output whose finish_reason is "abort", if anything came.

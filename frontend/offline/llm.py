@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from types import TracebackType
 
 from splitserve.engine_core.near_names import names_near_keywords
 from splitserve.engine_core.sampling_params import MAX_LOGPROBS, SamplingParams
 from splitserve.engine_core.sequence_sampling import MAX_STEP_LOGPROBS
 from splitserve.engine_core.settings.checks import check_range
+from splitserve.frontend.offline.control.beam_search import BeamSearchOutput, BeamSearchParams, beam_output
+from splitserve.frontend.offline.control.llm_control import LLMControl
 from splitserve.frontend.offline.engine_keywords import (
     Given,
     engine_keywords,
@@ -30,12 +31,11 @@ from splitserve.frontend.offline.pooling import PoolingTask
 from splitserve.frontend.text.chat.control_tokens import JsonValue
 from splitserve.frontend.text.chat.messages import Message
 from splitserve.frontend.text.chat.options import ChatOptions
-from splitserve.frontend.text.tokenizer import Tokenizer
 
 _ENGINE_KEYWORDS = engine_keywords()
 
 
-class LLM:
+class LLM(LLMControl):
     """Generates text from prompts and conversations.
 
     Starts an engine-core process and ends it with close(), at the end of a `with` block, when the object is
@@ -73,15 +73,16 @@ class LLM:
     ) -> None:
         """Start the engine and wait until the model is loaded; see the class."""
         check_range("max_logprobs", max_logprobs, 0, MAX_STEP_LOGPROBS)
-        self._model = OfflineModel(
-            [f"--model={model}", *engine_words(_ENGINE_KEYWORDS, settings), f"--log-level={log_level}"],
-            chat_template=chat_template,
-            max_logprobs=max_logprobs,
-            tells_metrics=enable_per_request_metrics,
-            use_tqdm=use_tqdm,
-            startup_timeout_s=startup_timeout_s,
+        super().__init__(
+            OfflineModel(
+                [f"--model={model}", *engine_words(_ENGINE_KEYWORDS, settings), f"--log-level={log_level}"],
+                chat_template=chat_template,
+                max_logprobs=max_logprobs,
+                tells_metrics=enable_per_request_metrics,
+                use_tqdm=use_tqdm,
+                startup_timeout_s=startup_timeout_s,
+            )
         )
-        self._served = self._model.served
 
     @names_near_keywords("LLM.generate")
     def generate(
@@ -159,6 +160,23 @@ class LLM:
         )
         jobs = self._model.chat_jobs(messages, sampling_params, options, priority, tokenization_kwargs, lora)
         return self._model.run(jobs, use_tqdm, self._model.jobs.generate)
+
+    @names_near_keywords("LLM.beam_search")
+    def beam_search(
+        self,
+        prompts: PromptInput | Sequence[PromptInput],
+        params: BeamSearchParams,
+        *,
+        use_tqdm: bool = False,
+        lora: str | Sequence[str | None] | None = None,
+    ) -> list[BeamSearchOutput]:
+        """Search for the outputs with the highest scores; see generate() for prompts, lora and errors.
+
+        Returns:
+            One output per prompt, in their order; its `sequences` come best first, prompts included.
+        """
+        outputs = self.generate(prompts, params.sampling_params(), use_tqdm, lora=lora)
+        return [beam_output(each, self.get_tokenizer()) for each in outputs]
 
     @names_near_keywords("LLM.embed")
     def embed(
@@ -255,32 +273,3 @@ class LLM:
         Each output has a float32 array in `outputs.data`, [n] or [tokens, n].
         """
         return self._model.pool(use_tqdm, priority, tokenization_kwargs).encode(prompts, pooling_task)
-
-    def reset_prefix_cache(self) -> bool:
-        """Let nobody find any prefix in the cache that is there now; what runs goes on. Always True.
-
-        Raises:
-            SplitServeError: the engine failed, or does not answer.
-        """
-        self._model.reset_prefix_cache()
-        return True
-
-    def get_tokenizer(self) -> Tokenizer:
-        """Return the model's tokenizer."""
-        return self._served.assets.tokenizer
-
-    def get_default_sampling_params(self) -> SamplingParams:
-        """Return what generation_config.json says; `do_sample: false` there is temperature 0 here."""
-        return self._model.default_params()
-
-    def close(self) -> None:
-        """End the engine; safe to call twice. Nothing can be generated afterwards."""
-        self._model.close()
-
-    def __enter__(self) -> LLM:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()

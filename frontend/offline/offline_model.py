@@ -11,6 +11,7 @@ from typing import Any
 from splitserve.engine_core.errors import ConfigError
 from splitserve.engine_core.sampling_params import SamplingParams
 from splitserve.frontend.engines.generation import POOLING_SAMPLING
+from splitserve.frontend.offline.control.metrics import Metric, metrics_of
 from splitserve.frontend.offline.job_runner import Job, JobRunner, Out, Pooled
 from splitserve.frontend.offline.jobs import (
     ChatJob,
@@ -180,6 +181,11 @@ class OfflineModel:
         """Let the engine forget its cached prefixes; see LLM.reset_prefix_cache()."""
         self.check_open()
         self.runner.run(self.runner.reset_prefix_cache())
+
+    def metrics(self) -> list[Metric]:
+        """Return the engine's figures; see LLM.get_metrics()."""
+        self.check_open()
+        return metrics_of(self.runner.run(self.runner.fresh_status()))
 
     def pool(
         self,

@@ -105,7 +105,7 @@ class OfflineRunner:
         on_poll()
         return future.result()
 
-    def submit(self, coroutine: Coroutine[Any, Any, None]) -> concurrent.futures.Future[None]:
+    def submit(self, coroutine: Coroutine[Any, Any, T]) -> concurrent.futures.Future[T]:
         """Run a coroutine on the loop, not waiting for it; cancelling the future cancels it."""
         return asyncio.run_coroutine_threadsafe(coroutine, self._loop)
 
@@ -134,6 +134,18 @@ class OfflineRunner:
         assert self._pool is not None
         try:
             await self._pool.reset_prefix_cache(_CALL_TIMEOUT_S)
+        except EngineUnavailableError as error:
+            raise self._failure or error from None
+
+    async def fresh_status(self) -> list[EngineStatus]:
+        """Return the engine's status of now.
+
+        Raises:
+            SplitServeError: the engine ended, or does not answer.
+        """
+        assert self._pool is not None
+        try:
+            return await self._pool.ping(_CALL_TIMEOUT_S)
         except EngineUnavailableError as error:
             raise self._failure or error from None
 

@@ -13,10 +13,12 @@ if TYPE_CHECKING:
     from splitserve.engine_core.sequence_sampling import RepetitionDetection
     from splitserve.engine_core.structured_outputs import StructuredOutputs, StructuredOutputsParams
     from splitserve.frontend.offline.async_llm import AsyncLLM
+    from splitserve.frontend.offline.control.beam_search import BeamSearchParams
     from splitserve.frontend.offline.llm import LLM
 
 __all__ = [
     "AsyncLLM",
+    "BeamSearchParams",
     "LLM",
     "RepetitionDetection",
     "SamplingParams",
@@ -26,6 +28,7 @@ __all__ = [
 
 _HOMES = {
     "AsyncLLM": "splitserve.frontend.offline.async_llm",
+    "BeamSearchParams": "splitserve.frontend.offline.control.beam_search",
     "LLM": "splitserve.frontend.offline.llm",
     "RepetitionDetection": "splitserve.engine_core.sequence_sampling",
     "SamplingParams": "splitserve.engine_core.sampling_params",

@@ -6,7 +6,7 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM
 
-from splitserve import LLM, SamplingParams
+from splitserve import LLM, BeamSearchParams, SamplingParams
 from splitserve.engine_core.errors import InvalidRequestError
 from tests.checkpoints import CheckpointCache, CheckpointSpec
 
@@ -87,3 +87,25 @@ def test_outputs_equal_those_of_transformers(checkpoints: CheckpointCache) -> No
             eos_token_id=None,
         )
         assert [each.token_ids for each in output.outputs] == expected[:, len(prompt) :].tolist()
+
+
+def test_a_search_in_the_other_shape_finds_the_same(llm: LLM) -> None:
+    params = BeamSearchParams(beam_width=3, max_tokens=6, length_penalty=0.5)
+    found = llm.beam_search(["Hello", "World"], params)
+    outputs = llm.generate(["Hello", "World"], params.sampling_params(), use_tqdm=False)
+    for search, output in zip(found, outputs, strict=True):
+        tokens = [[*output.prompt_token_ids, *each.token_ids] for each in output.outputs]
+        assert [each.tokens for each in search.sequences] == tokens
+        assert [each.cum_logprob for each in search.sequences] == [
+            each.cumulative_logprob for each in output.outputs
+        ]
+        assert [each.text for each in search.sequences] == [llm.get_tokenizer().decode(ids) for ids in tokens]
+
+
+@pytest.mark.parametrize(
+    ("changes", "param"), [({"beam_width": 0}, "beam_width"), ({"temperature": 0.5}, "temperature")]
+)
+def test_a_search_that_cannot_be_is_refused(llm: LLM, changes: dict, param: str) -> None:
+    with pytest.raises(InvalidRequestError) as caught:
+        llm.beam_search("Hello", BeamSearchParams(**({"beam_width": 2, "max_tokens": 4} | changes)))
+    assert caught.value.param == param

@@ -1,0 +1,1 @@
+"""What may a script ask of its model beside outputs: searches, figures, caches, its end?"""
