@@ -69,9 +69,14 @@ class Scorer:
         is_answer = torch.cat([text.is_answer[1:] for text in texts])
         return Perplexity(math.exp(losses[is_answer].mean()), math.exp(losses.mean()))
 
-    def _losses(self, tokens: torch.Tensor) -> torch.Tensor:
+    def logits(self, tokens: torch.Tensor) -> torch.Tensor:
+        """Return fp32 [T, V] of int32 [T], at most MAX_TOKENS, in a buffer that the next call overwrites."""
         logits = self._model.compute_logits(self._hidden(tokens))
         assert logits is not None, "one rank has all of the vocabulary"
+        return logits
+
+    def _losses(self, tokens: torch.Tensor) -> torch.Tensor:
+        logits = self.logits(tokens)
         return torch.nn.functional.cross_entropy(logits[:-1], tokens[1:].long(), reduction="none")
 
     def _hidden(self, tokens: torch.Tensor) -> torch.Tensor:
