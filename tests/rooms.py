@@ -30,8 +30,8 @@ ENGINE_CORE = {
     "scheduler": "adapter config errors ipc kv_cache request",
     "executor": "checkpoint clock config errors ipc kept process sequence_sampling settings",
     "model_check": "checkpoint config executor settings",
-    "engine": "adapter checkpoint clock config errors ipc kept kv_cache kv_events process request scheduler settings "
-    "suspects",
+    "engine": "adapter checkpoint clock config errors ipc kept kv_cache kv_events process request scheduler "
+    "settings suspects",
     "server": "checkpoint clock config engine errors executor ipc kept kv_cache kv_events process request "
     "sequence_sampling settings",
     "fit": "clock config errors executor ipc server settings",
