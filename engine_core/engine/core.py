@@ -53,6 +53,7 @@ from splitserve.engine_core.ipc.worker_messages import (
 from splitserve.engine_core.kept.ledger import Ledger
 from splitserve.engine_core.kv_cache.assembly import make_kv_cache_manager
 from splitserve.engine_core.kv_cache.costs import KVCosts
+from splitserve.engine_core.kv_cache.window import LayerWindows
 from splitserve.engine_core.request import EndedRequest, FrontendId, Request, RequestLimits
 from splitserve.engine_core.scheduler.apply import AppliedStep, StepApplier
 from splitserve.engine_core.scheduler.in_flight import requests_in_flight
@@ -102,11 +103,10 @@ class EngineCore:
         """
         self._clock = clock
         self._costs = StepCosts(config.max_num_batched_tokens, model.sliding_window)
-        kv_costs = KVCosts(self._costs.recompute_ns, config.move_block_ns, config.block_size)
+        windows = LayerWindows.of(model)
+        kv_costs = KVCosts(self._costs.recompute_ns, config.move_block_ns, config.block_size, windows)
         secret = os.urandom(32) if secret is None else secret
-        kv = make_kv_cache_manager(
-            config, secret, model.sliding_window, kv_costs, listeners.kv_events, ledger
-        )
+        kv = make_kv_cache_manager(config, secret, windows, kv_costs, listeners.kv_events, ledger)
         self.scheduler = Scheduler(config, StopRules(model.vocab_size, model.eos_token_ids), kv, kv_costs)
         self._started = self.scheduler.row_admission.started
         self._applier = StepApplier(self.scheduler)

@@ -42,7 +42,7 @@ class ModelInfo(Wire, frozen=True):
             smallest of the model's limit, the engine's configuration and what fits the KV pool.
         eos_token_ids: ids that end a request unless ignore_eos is set.
         num_params: number of parameters.
-        sliding_window: attention window in tokens, 0 for full attention.
+        sliding_window: attention window of all layers in tokens; 0 if some see all tokens.
         quantization: format of the quantized weights, "int8", "int4" or "w8a8", or "none".
         embedding_size: elements of the vector that the model makes of a prompt; 0 if it generates text.
         normalizes: whether its vectors are meant to be brought to length 1.
@@ -54,6 +54,9 @@ class ModelInfo(Wire, frozen=True):
         judges: its only label is its own answer yes, for which two texts become a chat.
         numerics: names what decides the last bit of a logit besides the weights: release, device, instruction
             set, attention backend, split. Engines with the same value compute the same bits.
+        num_window_groups: groups of layers with a window, if other layers see all tokens and the workers keep
+            blocks for each group; 0 if every block is one of all layers.
+        group_window: the window of these layers, or the widest of them.
     """
 
     path: str
@@ -74,6 +77,8 @@ class ModelInfo(Wire, frozen=True):
     judges: bool = False
     pools_all: bool = False
     has_token_vectors: bool = False
+    num_window_groups: int = 0
+    group_window: int = 0
 
     @property
     def pooled_size(self) -> int:

@@ -39,7 +39,8 @@ class NewRow(Wire, frozen=True):
         token_ids: int32 column of all known tokens (prompt, then output).
         num_prompt_tokens: how many of them are the prompt.
         num_computed_tokens: how many already have their KV in the cache (prefix hits).
-        block_ids: int32 column, the row's block table so far, from index first_block on.
+        block_ids: int32 column, the row's block table so far, from index first_block on. With window groups
+            (ModelInfo) it is that of the layers that see all tokens, and first_block is 0.
         sampling: the seed is set.
         first_block: number of first blocks that have left a sliding window; no query will see them.
         second_at: index of the first token of the second text of a pair; 0 if there is none.
@@ -48,6 +49,9 @@ class NewRow(Wire, frozen=True):
             goes beyond; with them the worker sees to it.
         adapter: slot of its adapter, which AdapterLoaded has said to be there; -1 for none.
         predicted_token_ids: int32 column of what its output is expected to be like, for drafts.
+        window_block_ids: int32 column, a block of each window group for each index of the table from
+            first_window_block on.
+        first_window_block: number of first blocks that have left the window of these groups.
     """
 
     row: int
@@ -62,6 +66,8 @@ class NewRow(Wire, frozen=True):
     max_num_computed_tokens: int = 2**31 - 1
     adapter: int = NO_ADAPTER
     predicted_token_ids: bytes = b""
+    window_block_ids: bytes = b""
+    first_window_block: int = 0
 
 
 class SchedulerOutput(Wire, frozen=True, tag=1):
@@ -81,6 +87,8 @@ class SchedulerOutput(Wire, frozen=True, tag=1):
         num_tokens: int32 column [n], tokens each of them computes (>= 1).
         freed_rows: int32 column; rows that left the batch (finished, aborted, preempted).
         block_rows, block_ids: int32 columns [m]; append block_ids[i] to the block table of block_rows[i].
+            With G window groups block_ids is [m, 1 + G]: the other blocks of i are appended to the tables of
+            these groups.
         moves_from, moves_to: int32 columns [k]; copy the whole content of place moves_from[i] to place
             moves_to[i], one after the other, before this step writes anything. Places 0..num_blocks-1
             are the pool's blocks, num_blocks + i is host block i.

@@ -7,8 +7,11 @@ bytes            what                          written
 0..7             kind and edition              by begin(), first to zero and last
 8..23            number of blocks, block size  by begin()
 24..55           secret of the prefix hashes   by begin()
-64..64+n         per block: 1 if it counts     after its hash; 0 before anything else may use the block
+64..64+n         per block: 0 or its mark      after its hash; 0 before anything else may use the block
 the next 32 * n  per block: the chain hash     by enter()
+
+A mark is 1; of a block of a window group, whose name is a hash and the number of the group behind it, it is 1
+and that number.
 
 A process that is killed stops between two of its writes, and others see them in order. A mark is one byte: so
 a block never counts with half a hash, or with contents other than its hash says. The engine marks a block
@@ -22,6 +25,7 @@ import contextlib
 import mmap
 import os
 import struct
+from itertools import compress
 from typing import NamedTuple
 
 from splitserve.engine_core.kept.processes import ProcessName
@@ -38,7 +42,7 @@ class HeldPrefixes(NamedTuple):
 
     Attributes:
         secret: that the hashes start from.
-        hash_of: chain hash by block; no hash twice.
+        hash_of: chain hash by block, or the name of a block of a window group; none twice.
     """
 
     secret: bytes
@@ -110,8 +114,8 @@ class Ledger:
         assert memory is not None, "it has been opened"
         for block_id, block_hash in hash_of.items():
             at = hashes_at + HASH_BYTES * block_id
-            memory[at : at + HASH_BYTES] = block_hash
-            memory[_MARKS_AT + block_id] = 1
+            memory[at : at + HASH_BYTES] = block_hash[:HASH_BYTES]
+            memory[_MARKS_AT + block_id] = 1 + sum(block_hash[HASH_BYTES:])
 
     def forget(self, block_id: int) -> None:
         """Note that a block is to hold something else; it need not have counted."""
@@ -136,10 +140,10 @@ class Ledger:
     def _read_hashes(self, memory: mmap.mmap) -> dict[int, bytes]:
         block_of: dict[bytes, int] = {}
         marks = memory[_MARKS_AT : self._hashes_at]
-        block_id = marks.find(1)
-        while block_id >= 0:
+        for block_id in compress(range(len(marks)), marks):
             at = self._hashes_at + HASH_BYTES * block_id
-            if block_of.setdefault(memory[at : at + HASH_BYTES], block_id) != block_id:
+            group = marks[block_id] - 1
+            name = memory[at : at + HASH_BYTES] + bytes((group,) if group else ())
+            if block_of.setdefault(name, block_id) != block_id:
                 memory[_MARKS_AT + block_id] = 0
-            block_id = marks.find(1, block_id + 1)
         return {block_id: block_hash for block_hash, block_id in block_of.items()}

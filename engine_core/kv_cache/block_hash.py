@@ -5,6 +5,10 @@ hash names the whole prefix. A namespace is derived from a secret of this proces
 and the adapter: tenants and adapters never share blocks, and nobody outside can search for a collision. Equal
 hashes mean equal tokens and equal namespaces (SHA-256 has no known collision), so a hit needs no second
 comparison.
+
+Layers with a window, beside others that see all tokens, keep the same tokens in blocks of their own, one for
+each group of them. Such a block is named by the hash and the number of the group behind it, so it is longer
+than a hash and never taken for one.
 """
 
 from __future__ import annotations
@@ -15,6 +19,12 @@ from hashlib import sha256
 def chain_hash(parent: bytes, token_ids: bytes | bytearray) -> bytes:
     """Return the 32 bytes of a block with these tokens behind the prefix, or namespace, `parent`."""
     return sha256(parent + token_ids).digest()
+
+
+def group_names(hashes: list[bytes], num_window_groups: int) -> list[bytes]:
+    """Return the names of the blocks of all window groups, those of the first hash first."""
+    suffixes = [bytes((group,)) for group in range(1, num_window_groups + 1)]
+    return [block_hash + suffix for block_hash in hashes for suffix in suffixes]
 
 
 def extend_chain(

@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from splitserve.engine_core.kv_cache.announced import AnnouncedBlocks
-from splitserve.engine_core.kv_cache.block_hash import chain_hash, extend_chain
+from splitserve.engine_core.kv_cache.block_hash import chain_hash, extend_chain, group_names
 from splitserve.engine_core.kv_cache.prefix_cache import PrefixCache
 from splitserve.engine_core.request import TOKEN_BYTES, Request
 
@@ -32,11 +32,19 @@ class BlockIndexer:
         cache: where blocks are indexed.
         tables: block ids by row, kept by the owner of the rows.
         block_size: tokens per block.
+        window_tables: by row, the block ids of the cache's window groups for each block of `tables`.
     """
 
-    def __init__(self, cache: PrefixCache, tables: Sequence[list[int]], block_size: int) -> None:
+    def __init__(
+        self,
+        cache: PrefixCache,
+        tables: Sequence[list[int]],
+        block_size: int,
+        window_tables: Sequence[list[int]] = (),
+    ) -> None:
         self._cache = cache
         self._tables = tables
+        self._window_tables = window_tables
         self._block_size = block_size
         self._block_bytes = block_size * TOKEN_BYTES
         self.next_hash_at = np.full(len(tables), NEVER)
@@ -91,6 +99,8 @@ class BlockIndexer:
             for row, request, _first, end in zip(*filled, strict=True):
                 if row in self.announced:
                     self._announce(row, request, end)
+        if self._cache.num_window_groups:
+            self._insert_windows(*filled)
         indexed = self._cache.insert(hashes, block_ids)
         if self._cache.reports_events:
             inserted = None if len(indexed) == len(block_ids) else set(indexed)
@@ -110,6 +120,18 @@ class BlockIndexer:
         """Return the chain hash of the block that is indexed next for a row, if it is known yet."""
         block_idx = self.num_indexed(row)
         return request.block_hashes[block_idx] if block_idx < len(request.block_hashes) else None
+
+    def _insert_windows(
+        self, rows: list[int], requests: Sequence[Request], firsts: list[int], ends: list[int]
+    ) -> None:
+        """Index the blocks firsts[i]..ends[i]-1 of each row in the window groups; none has left yet."""
+        num_groups = self._cache.num_window_groups
+        names: list[bytes] = []
+        block_ids: list[int] = []
+        for row, request, first, end in zip(rows, requests, firsts, ends, strict=True):
+            names += group_names(request.block_hashes[first:end], num_groups)
+            block_ids += self._window_tables[row][first * num_groups : end * num_groups]
+        self._cache.insert(names, block_ids)
 
     def _announce(self, row: int, request: Request, block_idx: int) -> None:
         """Announce the row's block at `block_idx` if all of its tokens are known, else nothing more."""

@@ -10,6 +10,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from splitserve.engine_core.kv_cache.window import ALL_SEE_ALL, LayerWindows
+
 RecomputeNs = Callable[[int, int], int]
 """Nanoseconds that computing positions first..end-1 takes, 0 while nothing is known."""
 
@@ -26,16 +28,25 @@ class KVCosts:
         recompute_ns: see RecomputeNs.
         move_block_ns: nanoseconds one block takes from pool to host or back; 0 while not known.
         block_size: tokens per block.
+        windows: of the layers; window groups have blocks of their own, needed for the last window only.
     """
 
-    def __init__(self, recompute_ns: RecomputeNs, move_block_ns: int, block_size: int) -> None:
+    def __init__(
+        self,
+        recompute_ns: RecomputeNs,
+        move_block_ns: int,
+        block_size: int,
+        windows: LayerWindows = ALL_SEE_ALL,
+    ) -> None:
         self._recompute_ns = recompute_ns
         self._move_block_ns = move_block_ns
         self._block_size = block_size
+        self._num_window_groups = windows.num_groups
+        self._blocks_in_window = -(-windows.window // block_size) + 1
 
     def is_worth_saving(self, num_blocks: int) -> bool:
-        """Whether the blocks of a prefix should be moved out and back rather than computed again."""
-        return self.is_worth_loading(0, num_blocks, 2 * num_blocks)
+        """Whether num_blocks blocks of a prefix should be moved out and back rather than computed again."""
+        return self.is_worth_loading(0, num_blocks, 2 * self._num_moved(num_blocks))
 
     def is_worth_loading(self, first_block: int, end_block: int, num_moves: int) -> bool:
         """Whether num_moves moves take no longer than computing blocks first..end-1."""
@@ -55,4 +66,8 @@ class KVCosts:
         if not can_move or not self._move_block_ns:
             return recompute_ns
         rest_ns = self._recompute_ns(num_full * block_size, num_computed_tokens)
-        return min(recompute_ns, 2 * (num_full - first_block) * self._move_block_ns + rest_ns)
+        return min(recompute_ns, 2 * self._num_moved(num_full - first_block) * self._move_block_ns + rest_ns)
+
+    def _num_moved(self, num_blocks: int) -> int:
+        """Return how many blocks of all groups bring num_blocks blocks of tokens back."""
+        return num_blocks + self._num_window_groups * min(num_blocks, self._blocks_in_window)

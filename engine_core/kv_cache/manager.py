@@ -11,15 +11,13 @@ computes that it is planned with, and every step that may use the block comes la
 
 from __future__ import annotations
 
-from collections import Counter
-
 import numpy as np
 import numpy.typing as npt
 
-from splitserve.engine_core.errors import IntegrityError
 from splitserve.engine_core.kv_cache.block_indexer import NEVER, BlockIndexer
 from splitserve.engine_core.kv_cache.prefix_cache import PrefixCache
 from splitserve.engine_core.kv_cache.prefix_finder import PrefixFinder
+from splitserve.engine_core.kv_cache.table_check import RowTables, check_tables
 from splitserve.engine_core.kv_cache.window import LEFT, RowBounds
 from splitserve.engine_core.request import Request
 
@@ -33,6 +31,9 @@ class KVCacheManager:
         cache: the blocks and the prefixes they hold.
         indexer: which blocks of the rows can be found as prefixes.
         tables: block ids by row; LEFT where a block has left the window of a sliding-window model.
+        window_tables: by row, a block id of each window group for each block of `tables`; LEFT as above.
+            Always empty if all layers are alike.
+        num_window_groups: see RowBounds.
         capacity: int64 [max_num_seqs]; tokens that a row's blocks hold, 0 for free rows.
         next_leave_at: int64 [max_num_seqs]; num_computed_tokens at which its next block leaves the window.
         bounds: what a row may hold.
@@ -50,33 +51,42 @@ class KVCacheManager:
         self.cache = cache
         self.bounds = bounds
         self.block_size = bounds.block_size
+        self.num_window_groups = bounds.num_window_groups
         self.tables: list[list[int]] = [[] for _ in range(max_num_seqs)]
+        self.window_tables: list[list[int]] = [[] for _ in range(max_num_seqs)]
+        # The table whose entries leave, and how many it has for each block of tokens.
+        self._leaving = self.window_tables if bounds.num_window_groups else self.tables
+        self._num_leaving = bounds.num_window_groups or 1
         self.capacity = np.zeros(max_num_seqs, np.int64)
         self.next_leave_at = np.full(max_num_seqs, NEVER)
-        self.indexer = BlockIndexer(cache, self.tables, bounds.block_size)
+        # Blocks of the first group that each row takes to hold what was known at its admission.
+        self._num_promised = np.zeros(max_num_seqs, np.int64)
+        self.indexer = BlockIndexer(cache, self.tables, bounds.block_size, self.window_tables)
         self._finder = PrefixFinder(cache.index, cache.offload, bounds)
         self._enable_prefix_caching = enable_prefix_caching
 
-    def num_blocks_for(self, num_tokens: int) -> int:
-        """Return how many blocks num_tokens take."""
-        return -(-num_tokens // self.block_size)
-
-    def max_blocks_for(self, num_tokens: int) -> int:
-        """Return the most blocks a row holds at any one time while it computes num_tokens."""
-        return min(self.num_blocks_for(num_tokens), self.bounds.max_blocks)
+    @property
+    def blocks_per_entry(self) -> int:
+        """Blocks that a row takes for block_size tokens more."""
+        return self.num_window_groups + 1
 
     def find_prefix(self, request: Request) -> list[int]:
-        """Return the places of the longest cached prefix that a waiting request may use."""
+        """Return the places of the longest cached prefix that a waiting request may use, see PrefixFinder."""
         if not self._enable_prefix_caching or request.needs_all_tokens:
             return []
         return self._finder.find(request)
+
+    def num_cached_blocks(self, request: Request) -> int:
+        """Return the length of that prefix in blocks of tokens."""
+        return len(self.find_prefix(request)) // self.blocks_per_entry
 
     def admit(self, row: int, request: Request, num_spare_blocks: int) -> int | None:
         """Give a free row blocks for all known tokens of a request, shared ones first.
 
         The whole prompt is allocated at once, so that a half-prefilled request never has to wait for, or
         preempt others over, blocks that admission already saw. With a sliding window that is as many as
-        the row ever holds at once. Offloaded hits are loaded, however many they are.
+        the row ever holds at once; with window groups the rest of the first group's is promised, which later
+        admissions respect. Offloaded hits are loaded, however many they are.
 
         Args:
             row: the row it will have.
@@ -91,13 +101,19 @@ class KVCacheManager:
         if num_new is None:
             return None
         assert not self.tables[row], "the row must be free"
-        self.tables[row] = self.cache.hold(request, hits) + self.cache.allocate(num_new)
+        held = self.cache.hold(request, hits)
+        new = self.cache.allocate(num_new * self.blocks_per_entry)
+        num_hits = len(hits) // self.blocks_per_entry
+        self.tables[row] = held[:num_hits] + new[:num_new]
         self.capacity[row] = len(self.tables[row]) * self.block_size
+        if self.num_window_groups:
+            self.window_tables[row] = held[num_hits:] + new[num_new:]
+            self._num_promised[row] = self._num_blocks_for(request.num_stored_tokens)
         if self._enable_prefix_caching:
-            self.indexer.begin(row, request, len(hits))
+            self.indexer.begin(row, request, num_hits)
         if self.bounds.window:
-            self.next_leave_at[row] = self.bounds.next_leave_at(hits.count(LEFT))
-        return len(hits) * self.block_size
+            self.next_leave_at[row] = self.bounds.next_leave_at(hits.count(LEFT) // self._num_leaving)
+        return num_hits * self.block_size
 
     def load_ahead(self, request: Request, num_spare_blocks: int) -> bool:
         """Load the first blocks of a prefix that has more offloaded blocks than one step may load.
@@ -120,9 +136,10 @@ class KVCacheManager:
         num_now = offload.num_loads_left()
         if len(loads) <= num_now or self._num_new_blocks(request, hits, num_spare_blocks) is None:
             return False
-        hits = hits[: hits.index(loads[num_now])]
-        held = self.cache.hold(request, hits)[hits.count(LEFT) :]
-        self.cache.release(held[::-1], len(hits))
+        end = hits.index(loads[num_now])
+        held = self.cache.hold(request, hits[:end] + [LEFT] * (len(hits) - end))
+        held = [block_id for block_id in held if block_id != LEFT]
+        self.cache.release(held[::-1], min(end, len(hits) // self.blocks_per_entry))
         return True
 
     def grow(self, rows: IntColumn, counts: IntColumn) -> tuple[list[int], list[int]]:
@@ -130,21 +147,33 @@ class KVCacheManager:
 
         Args:
             rows: int64 [k], each once.
-            counts: int64 [k], blocks for each; the caller has checked num_free.
+            counts: int64 [k], blocks of tokens for each; the caller has checked num_free.
 
         Returns:
-            Row and block of each that was appended, those of the first row first.
+            Row of each that was appended, those of the first row first; and their block ids, blocks_per_entry
+            of each, that of the first group before those of window groups.
         """
         grown = rows.repeat(counts).tolist()
-        block_ids = self.cache.allocate(len(grown))
         self.capacity[rows] += counts * self.block_size
         tables = self.tables
+        if self.num_window_groups:
+            width = self.blocks_per_entry
+            block_ids = self.cache.allocate(len(grown) * width)
+            for at, row in enumerate(grown):
+                tables[row].append(block_ids[at * width])
+                self.window_tables[row] += block_ids[at * width + 1 : (at + 1) * width]
+            return grown, block_ids
+        block_ids = self.cache.allocate(len(grown))
         for row, block_id in zip(grown, block_ids, strict=True):
             tables[row].append(block_id)
         return grown, block_ids
 
+    def first_block(self, row: int) -> int:
+        """Return the index of the first block that a row holds in `tables`."""
+        return 0 if self.num_window_groups else self.num_left(row)
+
     def num_left(self, row: int) -> int:
-        """Return how many of a row's first blocks have left its window."""
+        """Return for how many of a row's first blocks of tokens those of its windows have left."""
         if not self.bounds.window:
             return 0
         return (int(self.next_leave_at[row]) - self.bounds.window + 1) // self.block_size - 1
@@ -164,21 +193,32 @@ class KVCacheManager:
             num_indexed = self.indexer.num_indexed(row)
             first, end = self.num_left(row), min(self.bounds.num_left(computed), num_indexed)
             if first < end:
-                self.cache.release(self.tables[row][first:end], num_indexed)
-                self.tables[row][first:end] = [LEFT] * (end - first)
+                width = self._num_leaving
+                entries = slice(first * width, end * width)
+                self.cache.release(self._leaving[row][entries], num_indexed)
+                self._leaving[row][entries] = [LEFT] * ((end - first) * width)
                 self.next_leave_at[row] = self.bounds.next_leave_at(end)
 
     def free(self, row: int) -> None:
         """Give back a row's blocks; the end of the sequence becomes the first to be evicted."""
-        self.cache.release(self.tables[row][self.num_left(row) :][::-1], self.indexer.num_indexed(row))
+        num_indexed = self.indexer.num_indexed(row)
+        if self.num_window_groups:
+            self.cache.release(self.in_windows(row)[::-1], num_indexed)
+            self.window_tables[row] = []
+            self._num_promised[row] = 0
+        self.cache.release(self.tables[row][self.first_block(row) :][::-1], num_indexed)
         self.tables[row] = []
         self.capacity[row] = 0
         self.next_leave_at[row] = NEVER
         self.indexer.end(row)
 
+    def in_windows(self, row: int) -> list[int]:
+        """Return the blocks that a row holds in window groups."""
+        return self.window_tables[row][self.num_left(row) * self.num_window_groups :]
+
     def distrust(self, row: int) -> None:
         """Let nobody find the blocks of a row: what they hold may be why its request failed."""
-        self.cache.uncache(self.tables[row][self.num_left(row) :])
+        self.cache.uncache(self.tables[row][self.first_block(row) :] + self.in_windows(row))
 
     def reset_prefix_cache(self) -> int:
         """Forget every cached prefix; returns how many blocks held one. Running rows keep their blocks."""
@@ -187,7 +227,7 @@ class KVCacheManager:
         return self.cache.reset()
 
     def check_integrity(self, num_computed_tokens: dict[int, int]) -> None:
-        """Check that tables, pool, index and columns agree.
+        """Check that tables, pool, index and columns agree; see engine_core.kv_cache.table_check.
 
         Args:
             num_computed_tokens: of every running row.
@@ -195,36 +235,26 @@ class KVCacheManager:
         Raises:
             IntegrityError: names the first disagreement.
         """
-        references: Counter[int] = Counter()
-        for row, table in enumerate(self.tables):
-            held = table[self.num_left(row) :] if table else []
-            if len(set(held)) != len(held) or LEFT in held or len(held) > self.bounds.max_blocks:
-                raise IntegrityError(f"row {row} holds a block twice, none, or too many: {table}")
-            if self.capacity[row] != len(table) * self.block_size:
-                raise IntegrityError(f"row {row}: capacity {self.capacity[row]} with {len(table)} blocks")
-            if table and row not in num_computed_tokens:
-                raise IntegrityError(f"row {row} is free but holds blocks {table}")
-            references.update(held)
-        self.cache.check_integrity(references)
-        self._check_sharing(references, num_computed_tokens)
+        rows = [
+            RowTables(table, window_table, self.num_left(row) if table else 0, int(self.capacity[row]))
+            for row, (table, window_table) in enumerate(zip(self.tables, self.window_tables, strict=True))
+        ]
+        check_tables(rows, self.bounds, self.cache, num_computed_tokens)
 
-    def _check_sharing(self, references: Counter[int], num_computed_tokens: dict[int, int]) -> None:
-        idx_of: dict[int, int] = {}
-        for row, num_computed in num_computed_tokens.items():
-            num_left = self.num_left(row)
-            if num_left > self.bounds.num_left(num_computed) and self.bounds.window:
-                raise IntegrityError(f"row {row} gave back a block inside its window")
-            for block_idx, block_id in enumerate(self.tables[row][num_left:], num_left):
-                if references[block_id] == 1 and not self.cache.pool.is_cached(block_id):
-                    continue
-                if idx_of.setdefault(block_id, block_idx) != block_idx:
-                    raise IntegrityError(f"block {block_id} stands at two different indices")
-                if (block_idx + 1) * self.block_size > num_computed:
-                    raise IntegrityError(f"row {row} may still write to shared or cached block {block_id}")
+    def _num_blocks_for(self, num_tokens: int) -> int:
+        return -(-num_tokens // self.block_size)
 
     def _num_new_blocks(self, request: Request, hits: list[int], num_spare_blocks: int) -> int | None:
-        """Return the blocks a request needs beside its hits, None unless these and those to load are free."""
-        num_held = len(hits) - hits.count(LEFT)
-        num_new = self.num_blocks_for(request.num_stored_tokens) - len(hits)
-        num_new = min(num_new, self.bounds.max_blocks - num_held)
-        return num_new if self.cache.is_enough_free(hits, num_new + num_spare_blocks) else None
+        """Return the blocks of tokens that a request needs beside its hits.
+
+        None unless the blocks for these, for what is to be loaded and for what is promised are free.
+        """
+        num_hits = len(hits) // self.blocks_per_entry
+        num_held = num_hits - hits.count(LEFT) // self._num_leaving
+        num_missing = self._num_blocks_for(request.num_stored_tokens) - num_hits
+        num_new = min(num_missing, self.bounds.max_blocks - num_held)
+        if self.num_window_groups:
+            num_open = np.maximum(self._num_promised - self.capacity // self.block_size, 0).sum()
+            num_spare_blocks += int(num_open) + num_missing - num_new
+        num_taken = num_new * self.blocks_per_entry
+        return num_new if self.cache.is_enough_free(hits, num_taken + num_spare_blocks) else None

@@ -18,6 +18,7 @@ from collections import Counter
 
 from splitserve.engine_core.errors import IntegrityError
 from splitserve.engine_core.kept.ledger import Ledger
+from splitserve.engine_core.kv_cache.block_hash import group_names
 from splitserve.engine_core.kv_cache.block_pool import BlockPool
 from splitserve.engine_core.kv_cache.offload import Offload
 from splitserve.engine_core.kv_cache.prefix_index import PrefixIndex
@@ -34,6 +35,7 @@ class PrefixCache:
         index: which blocks can be found as prefixes.
         offload: the CPU offload behind the pool, None without one.
         reports_events: whether insert() has to be followed by report_stored().
+        num_window_groups: see RowBounds.
 
     Args:
         num_blocks: of the pool.
@@ -41,6 +43,7 @@ class PrefixCache:
         offload: None for none.
         kv_events: told what the pool holds; None if nobody listens.
         ledger: where a successor of this engine reads it; None for no successor.
+        num_window_groups: groups whose blocks are named by group_names().
     """
 
     def __init__(
@@ -50,7 +53,9 @@ class PrefixCache:
         offload: Offload | None = None,
         kv_events: KVEventRecorder | None = None,
         ledger: Ledger | None = None,
+        num_window_groups: int = 0,
     ) -> None:
+        self.num_window_groups = num_window_groups
         self.pool = BlockPool(num_blocks)
         self.index = PrefixIndex(secret, ledger)
         self.offload = offload
@@ -81,7 +86,7 @@ class PrefixCache:
 
         Args:
             request: whose prefix it is.
-            hits: places of the prefix, see engine_core.kv_cache.offload; LEFT where none is needed.
+            hits: places of the prefix, as PrefixFinder.find() returns them; LEFT where none is needed.
 
         Returns:
             The block of each place, and every LEFT.
@@ -94,11 +99,14 @@ class PrefixCache:
         block_ids = self.allocate(len(loads))
         self.offload.load(loads, block_ids)
         block_of = dict(zip(loads, block_ids, strict=True))
-        hashes = [request.block_hashes[i] for i, place in enumerate(hits) if place in block_of]
+        num_blocks = len(hits) // (self.num_window_groups + 1)
+        prefix = request.block_hashes[:num_blocks]
+        names = prefix + group_names(prefix, self.num_window_groups)
+        hashes = [names[i] for i, place in enumerate(hits) if place in block_of]
         # The step that loads them is yet to be sent.
         self.insert(hashes, block_ids, are_filled=False)
         held = [block_of.get(place, place) for place in hits]
-        self.report_stored(request, 0, held, set(block_ids))
+        self.report_stored(request, 0, held[:num_blocks], set(block_ids))
         return held
 
     def release(self, block_ids: list[int], num_indexed: int) -> None:

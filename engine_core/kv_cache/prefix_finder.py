@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from splitserve.engine_core.kv_cache.block_hash import extend_chain
+from splitserve.engine_core.kv_cache.block_hash import extend_chain, group_names
 from splitserve.engine_core.kv_cache.offload import Offload
 from splitserve.engine_core.kv_cache.prefix_index import PrefixIndex
 from splitserve.engine_core.kv_cache.window import LEFT, RowBounds
@@ -26,9 +26,14 @@ class PrefixFinder:
         self._bounds = bounds
         self._block_bytes = bounds.block_size * TOKEN_BYTES
         self._find = self._find_window if bounds.window else self._find_whole
+        if bounds.num_window_groups:
+            self._find = self._find_in_groups
 
     def find(self, request: Request) -> list[int]:
         """Return the places of all blocks of the prefix, LEFT for those that have left the window.
+
+        If layers differ, the places of the first group are followed by one of each window group for each of
+        them.
 
         The last token is left out: its logits are needed, so it is always computed. With a sliding window
         only what the next token sees must be cached. Places of the tier, and what comes behind them, are
@@ -40,7 +45,9 @@ class PrefixFinder:
         num_loads = len(self._offload.loads(hits))
         if num_loads:
             in_pool = self._find(request, self._index.lookup)
-            if not self._offload.is_worth_loading(len(in_pool), len(hits), num_loads):
+            per_block = self._bounds.num_window_groups + 1
+            found = len(in_pool) // per_block, len(hits) // per_block
+            if not self._offload.is_worth_loading(*found, num_loads):
                 return in_pool
         return hits
 
@@ -84,3 +91,20 @@ class PrefixFinder:
             else:
                 hits.append(place)
         return [LEFT] * first + hits[::-1]
+
+    def _find_in_groups(self, request: Request, lookup: Lookup) -> list[int]:
+        """Look for the longest prefix of which the first group has all, and window groups the window."""
+        whole = self._find_whole(request, lookup)
+        num_groups, block_size = self._bounds.num_window_groups, self._bounds.block_size
+        end = first = len(whole)
+        places: list[int] = []  # of window groups, from `end` backwards to `first`
+        while first > self._bounds.num_left(end * block_size):
+            first -= 1
+            names = group_names(request.block_hashes[first : first + 1], num_groups)
+            found = [place for name in names if (place := lookup(name)) is not None]
+            if len(found) < num_groups:
+                end = first
+                places.clear()
+            else:
+                places += found[::-1]
+        return whole[:end] + [LEFT] * (first * num_groups) + places[::-1]

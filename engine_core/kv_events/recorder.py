@@ -18,6 +18,8 @@ from splitserve.engine_core.kv_events.format import (
 )
 from splitserve.engine_core.request import TOKEN_BYTES, Request
 
+HASH_BYTES = 32
+
 
 @dataclass(slots=True)
 class _Block:
@@ -79,15 +81,17 @@ class KVEventRecorder:
 
     def restored(self, block_hashes: Iterable[bytes]) -> None:
         """Note that the pool holds blocks of a predecessor, of which nobody is told."""
-        self._untold_in_pool.update(block_hashes)
+        self._untold_in_pool.update(filter(_is_hash, block_hashes))
 
     def removed(self, block_hashes: list[bytes]) -> None:
         """Note that blocks were evicted from the pool; those saved to the offload tier are told of before."""
-        if told := _leave_out(block_hashes, self._untold_in_pool):
+        if told := _leave_out(list(filter(_is_hash, block_hashes)), self._untold_in_pool):
             self._remove(told, MEDIUM_GPU)
 
     def saved(self, block_hash: bytes) -> None:
         """Note that a block of the pool can be found in the CPU offload tier too from now on."""
+        if not _is_hash(block_hash):
+            return
         if block_hash in self._untold_in_pool:
             self._untold_in_tier.add(block_hash)
             return
@@ -108,7 +112,7 @@ class KVEventRecorder:
 
     def dropped(self, block_hash: bytes) -> None:
         """Note that the CPU offload tier has given up a block."""
-        if _leave_out([block_hash], self._untold_in_tier):
+        if _is_hash(block_hash) and _leave_out([block_hash], self._untold_in_tier):
             self._remove([block_hash], MEDIUM_CPU)
 
     def cleared(self) -> None:
@@ -148,6 +152,11 @@ class KVEventRecorder:
             block.num_media -= 1
             if not block.num_media:
                 del self._blocks[block_hash]
+
+
+def _is_hash(name: bytes) -> bool:
+    """Whether this names a prefix, not a block that a window group keeps: nobody is told of these."""
+    return len(name) == HASH_BYTES
 
 
 def _leave_out(block_hashes: list[bytes], untold: set[bytes]) -> list[bytes]:

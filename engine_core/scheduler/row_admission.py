@@ -113,7 +113,7 @@ class RowAdmission:
                 num_aside += 1
                 if not must_wait:
                     num_held += 1
-                    num_kept_blocks += self._kv.max_blocks_for(request.num_stored_tokens)
+                    num_kept_blocks += self._kv.bounds.max_blocks_for(request.num_stored_tokens)
                 continue
             # Alone it is computed even if it exceeds the budget: that has shrunk then, for lack of memory.
             is_alone = budget == num_tokens
@@ -162,7 +162,8 @@ class RowAdmission:
         self._running.admit(row, request, step=step, num_cached_tokens=num_cached)
         self._stops.watch(request)
         self._count(request, num_cached)
-        num_left = self._kv.num_left(row)
+        first_block = self._kv.first_block(row)
+        in_windows = self._kv.in_windows(row)
         adapter = request.adapter
         if adapter is not None:
             adapter.last_used = step
@@ -171,14 +172,16 @@ class RowAdmission:
             token_ids=bytes(request.token_ids),
             num_prompt_tokens=request.num_prompt_tokens,
             num_computed_tokens=num_cached,
-            block_ids=pack_int32(self._kv.tables[row][num_left:]),
+            block_ids=pack_int32(self._kv.tables[row][first_block:]),
             sampling=request.sampling_for_worker(),
-            first_block=num_left,
+            first_block=first_block,
             second_at=request.second_at,
             pools_tokens=request.pools_tokens,
             max_num_computed_tokens=int(self._running.max_num_computed_tokens[row]),
             adapter=NO_ADAPTER if adapter is None else adapter.slot,
             predicted_token_ids=request.predicted,
+            window_block_ids=pack_int32(in_windows) if in_windows else b"",
+            first_window_block=self._kv.num_left(row) if in_windows else 0,
         )
 
     def _count(self, request: Request, num_cached: int) -> None:

@@ -212,15 +212,15 @@ class Scheduler:
         if len(crossing) == 0:
             return chunks, growth
         crossing_rows = chunks.rows[crossing]
-        num_missing = reach[crossing] - capacity[crossing]
-        counts = -(-num_missing // self.kv.block_size)
-        if int(counts.sum()) <= self.kv.cache.pool.num_free:
+        counts = -(-(reach - capacity)[crossing] // self.kv.block_size)
+        num_wanted = counts * self.kv.blocks_per_entry if self.kv.num_window_groups else counts
+        if int(num_wanted.sum()) <= self.kv.cache.pool.num_free:
             self._grow(growth, crossing_rows, counts)
             return chunks, growth
         if self.in_flight:
             return chunks.select(slice(0)), growth._replace(is_scarce=True)
-        for i, (row, count) in enumerate(zip(crossing_rows.tolist(), counts.tolist(), strict=True)):
-            while self.kv.cache.pool.num_free < count and self.running.requests[row] is not None:
+        for i, (row, wanted) in enumerate(zip(crossing_rows.tolist(), num_wanted.tolist(), strict=True)):
+            while self.kv.cache.pool.num_free < wanted and self.running.requests[row] is not None:
                 self._preempt(self._victims.choose(row))
             if self.running.requests[row] is None:
                 continue  # it was preempted

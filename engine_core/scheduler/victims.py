@@ -49,10 +49,13 @@ class Victims:
         computed equal blocks side by side.
         """
         ref_counts, table = self._kv.cache.pool.ref_counts, self._kv.tables[row]
-        num_left = self._kv.num_left(row)
-        first = bisect_left(table, True, lo=num_left, key=lambda block_id: ref_counts[block_id] == 1)
+        lo = self._kv.first_block(row)
+        first = bisect_left(table, True, lo=lo, key=lambda block_id: ref_counts[block_id] == 1)
         if first == len(table):
             return sys.maxsize
         num_computed = int(self._running.num_computed_tokens[row])
         cost = self._costs.return_cost(first, num_computed, can_move=self._kv.cache.offload is not None)
-        return cost * SCALE // (len(table) - first)
+        num_freed = len(table) - first
+        if self._kv.num_window_groups:
+            num_freed += self._kv.num_window_groups * (len(table) - max(first, self._kv.num_left(row)))
+        return cost * SCALE // num_freed

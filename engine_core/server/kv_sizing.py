@@ -8,7 +8,7 @@ from splitserve.engine_core.config import EngineConfig, SchedulerConfig, max_ste
 from splitserve.engine_core.errors import ConfigError
 from splitserve.engine_core.ipc.wire import ModelInfo
 from splitserve.engine_core.ipc.worker_messages import KVCacheReady, WorkerReady
-from splitserve.engine_core.kv_cache.window import bound_rows
+from splitserve.engine_core.kv_cache.window import LayerWindows, RowBounds, bound_rows
 from splitserve.engine_core.settings.adapter_settings import named_adapters
 from splitserve.engine_core.settings.scheduling import parse_weights
 
@@ -23,9 +23,9 @@ class KVSize(NamedTuple):
 
     Attributes:
         num_blocks: blocks of the pool; 0 for a model without a KV cache, as are the others then.
-        num_tokens: tokens that these blocks hold.
-        num_full_sequences: sequences of max_model_len that fit at once; with a sliding window each needs only
-            the blocks that it holds at a time.
+        num_tokens: tokens that these blocks hold; with window groups those of one sequence.
+        num_full_sequences: sequences of max_model_len that fit at once, of which all but one decode; with
+            sliding windows each needs only the blocks that it holds at a time.
         num_bytes: memory of the pool on each rank.
         num_host_blocks: blocks of the CPU offload tier.
         num_host_bytes: maximum memory of the tier on each rank.
@@ -70,7 +70,9 @@ def size_kv_cache(config: EngineConfig, ready: WorkerReady) -> KVSize:
         if config.kv_offload_gb:
             raise ConfigError(f"--kv-offload-gb must be 0: {ready.model.architecture} has no KV cache")
         return KVSize(0, 0, 0, 0, 0, 0)
-    blocks_per_sequence = -(-max_model_len // config.block_size)
+    most_blocks = -(-max_model_len // config.block_size)
+    if ready.model.num_window_groups:
+        most_blocks = _bounds(config, ready.model, most_blocks).max_blocks_for(max_model_len)
     if config.num_blocks:
         num_blocks = config.num_blocks
     elif config.kv_cache_memory_bytes:
@@ -78,7 +80,7 @@ def size_kv_cache(config: EngineConfig, ready: WorkerReady) -> KVSize:
     else:
         num_blocks = min(
             ready.available_bytes // max(1, ready.block_bytes),
-            config.max_num_seqs * blocks_per_sequence,
+            config.max_num_seqs * most_blocks,
             MAX_POOL_TOKENS // config.block_size,
         )
     if num_blocks < 1:
@@ -87,25 +89,39 @@ def size_kv_cache(config: EngineConfig, ready: WorkerReady) -> KVSize:
             f"the KV cache gets {memory} bytes, but one block of {config.block_size} tokens needs "
             f"{ready.block_bytes}: raise --kv-cache-memory-bytes or lower --block-size"
         )
+    num_groups = 1 + ready.model.num_window_groups
+    if num_blocks < num_groups:
+        flag = "--num-blocks" if config.num_blocks else "--kv-cache-memory-bytes"
+        raise ConfigError(
+            f"{flag}: a KV cache of {num_blocks} blocks is too small for a model whose layers are in "
+            f"{num_groups} groups, each of which needs one"
+        )
     if num_blocks * config.block_size > MAX_POOL_TOKENS:
         flag = "--num-blocks" if config.num_blocks else "--kv-cache-memory-bytes"
         raise ConfigError(
             f"{flag} makes a KV cache of {num_blocks} blocks of {config.block_size} tokens; "
             f"it may hold at most {MAX_POOL_TOKENS} tokens"
         )
-    chunk = config.max_prefill_tokens or config.max_num_batched_tokens
-    num_in_flight = max_steps_in_flight(config.pipeline_parallel_size) - 1
-    window = ready.model.sliding_window
-    bounds = bound_rows(num_blocks, config.block_size, chunk, window, num_in_flight)
+    bounds = _bounds(config, ready.model, num_blocks)
+    num_first = bounds.max_blocks_for(max_model_len)
+    num_others = max(0, num_blocks - num_first) // bounds.blocks_decoding_at(max_model_len)
     num_host_blocks = _num_host_blocks(config, ready.block_bytes)
     return KVSize(
         num_blocks=num_blocks,
-        num_tokens=num_blocks * config.block_size,
-        num_full_sequences=num_blocks // min(blocks_per_sequence, bounds.max_blocks),
+        num_tokens=bounds.max_cached_tokens or num_blocks * config.block_size,
+        num_full_sequences=1 + num_others if num_blocks >= num_first else 0,
         num_bytes=num_blocks * ready.block_bytes,
         num_host_blocks=num_host_blocks,
         num_host_bytes=num_host_blocks * ready.block_bytes,
     )
+
+
+def _bounds(config: EngineConfig, model: ModelInfo, num_blocks: int) -> RowBounds:
+    """Return what a row may take of a pool, as make_kv_cache_manager() will bound it."""
+    windows = LayerWindows.of(model)
+    chunk = config.max_prefill_tokens or config.max_num_batched_tokens
+    num_in_flight = max_steps_in_flight(config.pipeline_parallel_size) - 1
+    return bound_rows(num_blocks, config.block_size, chunk, windows.window, num_in_flight, windows.num_groups)
 
 
 def _num_host_blocks(config: EngineConfig, block_bytes: int) -> int:

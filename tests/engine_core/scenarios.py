@@ -10,6 +10,8 @@ import contextlib
 from random import Random
 from typing import NamedTuple
 
+import msgspec
+
 from splitserve.engine_core.config import SHORT_STEP_S, SchedulerConfig
 from splitserve.engine_core.errors import OverloadedError
 from splitserve.engine_core.executor.simulated.executor import FaultKind, ScriptedFault
@@ -86,13 +88,20 @@ class _Scenario:
             steps = chance.sample(range(1, 40), 4)
             self._restarts += len(steps)
             faults += [ScriptedFault(FaultKind.OUT_OF_MEMORY, step) for step in steps]
+        num_window_groups = chance.choice([0, 0, 0, 1, 2])
+        slides = num_window_groups > 0 or chance.random() < 0.25
+        config = self._config()
+        if num_window_groups:
+            # A block of each group in place of one; and from barely one longest sequence to several.
+            config = msgspec.structs.replace(config, num_blocks=config.num_blocks * (1 + num_window_groups))
         self.driver = EngineDriver(
-            self._config(),
+            config,
             rule,
             depth=chance.randint(1, 5),
             step_s=chance.choice([STEP_S, STEP_S, SHORT_STEP_S / 2]),
             faults=faults,
-            sliding_window=chance.choice([0, 0, 0, chance.randint(1, 24)]),
+            sliding_window=chance.randint(1, 24) if slides else 0,
+            num_window_groups=num_window_groups,
             survives=Poison().survives,
         )
         self._is_poison_left = chance.random() < 0.1

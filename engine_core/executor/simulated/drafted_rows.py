@@ -7,7 +7,7 @@ from typing import NamedTuple
 import numpy as np
 
 from splitserve.engine_core.executor.simulated.rows import SimulatedRows
-from splitserve.engine_core.executor.simulated.shadow_kv import ShadowKV
+from splitserve.engine_core.executor.simulated.shadow_groups import ShadowGroups
 
 
 class Run(NamedTuple):
@@ -26,7 +26,7 @@ class DraftedRows:
         vocab_size: of the drafts that are wrong.
     """
 
-    def __init__(self, rows: SimulatedRows, shadow: ShadowKV, vocab_size: int) -> None:
+    def __init__(self, rows: SimulatedRows, shadow: ShadowGroups, vocab_size: int) -> None:
         self._rows = rows
         self._shadow = shadow
         self._vocab_size = vocab_size

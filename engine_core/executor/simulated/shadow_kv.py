@@ -19,6 +19,7 @@ from splitserve.engine_core.errors import WorkerError
 
 # Stands for a block that has left the window.
 _LEFT = -1
+_GROUP_STRIDE = 2**20
 
 
 class ShadowKV:
@@ -36,9 +37,19 @@ class ShadowKV:
         num_slots = (num_blocks + num_host_blocks) * block_size
         self._token = np.full(num_slots, -1, np.int32)
         self._position = np.full(num_slots, -1, np.int32)
+        self._first_position = 0
         self._tables: dict[int, list[int]] = {}
         self._tokens: dict[int, list[int]] = {}
         self._num_tables_with: Counter[int] = Counter()
+
+    def of_group(self, group: int, sliding_window: int) -> ShadowKV:
+        """Return the tables of another group of layers, with the same slots; it tells its content apart."""
+        other = ShadowKV(0, self._block_size, sliding_window)
+        other._num_blocks, other._num_tables_with = self._num_blocks, self._num_tables_with
+        other._token, other._position = self._token, self._position
+        # No position of one group is one of another.
+        other._first_position = group * _GROUP_STRIDE * self._block_size
+        return other
 
     def free_row(self, row: int) -> None:
         """Forget a row's table; the content of its blocks stays, as prefixes may be found again."""
@@ -131,9 +142,10 @@ class ShadowKV:
         slots = self._slots(row, seen, end)
         self._check_writes(row, start, end)
         self._token[slots[start - seen :]] = tokens[start:end]
-        self._position[slots[start - seen :]] = np.arange(start, end)
+        positions = np.arange(seen, end) + self._first_position
+        self._position[slots[start - seen :]] = positions[start - seen :]
         attended = self._token[slots]
-        wrong = (attended != tokens[seen:end]) | (self._position[slots] != np.arange(seen, end))
+        wrong = (attended != tokens[seen:end]) | (self._position[slots] != positions)
         if wrong.any():
             at = int(np.flatnonzero(wrong)[0])
             raise WorkerError(

@@ -16,6 +16,7 @@ from splitserve.engine_core.executor.simulated.drafted_rows import DraftedRows, 
 from splitserve.engine_core.executor.simulated.logprobs import SimulatedLogprobs
 from splitserve.engine_core.executor.simulated.model import SimulatedModel
 from splitserve.engine_core.executor.simulated.rows import SimulatedRows
+from splitserve.engine_core.executor.simulated.shadow_groups import ShadowGroups
 from splitserve.engine_core.executor.simulated.shadow_kv import ShadowKV
 from splitserve.engine_core.ipc.codec import (
     encode,
@@ -45,7 +46,7 @@ class SimulatedWorker:
 
     def __init__(self, model: SimulatedModel) -> None:
         self._model = model
-        self._shadow: ShadowKV | None = None
+        self._shadow: ShadowGroups | None = None
         self._num_places = 0
         self._logprobs = SimulatedLogprobs(model.rule.vocab_size)
         self._failed: dict[int, RowError] = {}
@@ -64,9 +65,10 @@ class SimulatedWorker:
         """Take note of the numbers of blocks in the pool and in the CPU offload."""
         self._num_places = num_blocks + num_host_blocks
         if self._model.verify:
-            self._shadow = ShadowKV(
-                num_blocks, self._model.block_size, self._model.sliding_window, num_host_blocks
-            )
+            window, num_groups = self._model.sliding_window, self._model.num_window_groups
+            first_window = 0 if num_groups else window
+            first = ShadowKV(num_blocks, self._model.block_size, first_window, num_host_blocks)
+            self._shadow = ShadowGroups(first, num_groups, window)
         return KVCacheReady(num_blocks)
 
     def compile(self, message: CompileGrammar) -> GrammarCompiled:
@@ -198,7 +200,7 @@ class SimulatedWorker:
 
     def _play(
         self,
-        shadow: ShadowKV,
+        shadow: ShadowGroups,
         rows: IntColumn,
         start: IntColumn,
         num_tokens: IntColumn,
@@ -211,7 +213,7 @@ class SimulatedWorker:
 
     def _check_told(
         self,
-        shadow: ShadowKV,
+        shadow: ShadowGroups,
         rows: IntColumn,
         num_tokens: IntColumn,
         last_token_ids: npt.NDArray[np.int32],
@@ -242,8 +244,7 @@ class SimulatedWorker:
         self._rows.enter(new_row, token_ids)
         self._logprobs.enter(row, sampling, token_ids[: new_row.num_prompt_tokens])
         if self._shadow is not None:
-            block_ids = unpack_int32(new_row.block_ids).tolist()
-            self._shadow.new_row(row, token_ids.tolist(), block_ids, new_row.first_block)
+            self._shadow.new_row(new_row)
 
     def _free(self, row: int) -> None:
         if row not in self._occupied:
@@ -257,11 +258,10 @@ class SimulatedWorker:
 
     def _append_blocks(self, step: SchedulerOutput) -> None:
         rows, block_ids = unpack_int32(step.block_rows).tolist(), unpack_int32(step.block_ids).tolist()
-        if len(rows) != len(block_ids):
+        if len(rows) * (self._model.num_window_groups + 1) != len(block_ids):
             raise WorkerError(f"step {step.step}: {len(block_ids)} blocks for {len(rows)} rows")
         if self._shadow is not None:
-            for row, block_id in zip(rows, block_ids, strict=True):
-                self._shadow.append_block(row, block_id)
+            self._shadow.append_blocks(rows, block_ids)
 
     def _move_blocks(self, step: SchedulerOutput) -> None:
         sources, targets = unpack_int32(step.moves_from).tolist(), unpack_int32(step.moves_to).tolist()

@@ -67,7 +67,8 @@ class Drafts:
         without = chunks.ends + np.where(samples, running.num_possible_drafts[rows], 0)
         longest = np.maximum(running.max_num_computed_tokens[rows], chunks.ends)
         reach = np.minimum(without + np.where(samples, max_drafts, 0), longest)
-        if max_drafts and self._num_missing_blocks(rows, reach) > self._kv.cache.pool.num_free:
+        num_free = self._kv.cache.pool.num_free // self._kv.blocks_per_entry
+        if max_drafts and self._num_missing_blocks(rows, reach) > num_free:
             return StepDrafts(0, np.minimum(without, longest))
         return StepDrafts(max_drafts, reach)
 

@@ -54,7 +54,7 @@ class Followers:
 
     def _find_leader(self, request: Request) -> Request | None:
         """Return the request ahead of it that is computing the first full block it lacks."""
-        row = self._kv.indexer.row_filling(request, len(self._kv.find_prefix(request)))
+        row = self._kv.indexer.row_filling(request, self._kv.num_cached_blocks(request))
         if row is None:
             return None
         leader = self._running.request_at(row)

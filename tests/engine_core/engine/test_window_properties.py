@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 
 from splitserve.engine_core.config import SchedulerConfig
 from splitserve.engine_core.executor.simulated.tokens import TokenRule
+from splitserve.engine_core.kv_cache.window import bound_rows
 from tests.engine_core.engine.test_engine_properties import (
     SETTINGS,
     Arrival,
@@ -34,6 +35,7 @@ from tests.engine_core.engine_driver import EngineDriver
     rule=rules,
     depth=st.integers(1, 2),
     window=st.integers(1, 20),
+    num_window_groups=st.sampled_from([0, 1, 3]),
     num_blocks=st.integers(3, 24),
     script=st.lists(events, min_size=1, max_size=25),
 )
@@ -42,13 +44,17 @@ def test_windowed_rows_see_all_they_need_and_give_back_the_rest(
     rule: TokenRule,
     depth: int,
     window: int,
+    num_window_groups: int,
     num_blocks: int,
     script: list[Arrival | tuple[str, int]],
 ) -> None:
     # Prompts have up to 22 tokens; a pool too small for the window must at least hold these.
     least = -(-24 // config.block_size)
-    config = msgspec.structs.replace(config, num_blocks=max(num_blocks, least))
-    driver = EngineDriver(config, rule, depth=depth, sliding_window=window)
+    num_blocks = max(num_blocks, least) * (1 + num_window_groups)
+    config = msgspec.structs.replace(config, num_blocks=num_blocks)
+    driver = EngineDriver(
+        config, rule, depth=depth, sliding_window=window, num_window_groups=num_window_groups
+    )
     play(driver, script)
     driver.run(max_turns(driver))
 
@@ -77,6 +83,69 @@ def test_sequences_longer_than_the_pool_end_with_the_tokens_of_a_run_alone(
     assert driver.engine.max_num_tokens == 150
     play(driver, [replace(arrival, timeout_s=0.0, queue_timeout_s=0.0) for arrival in script])
     driver.run(2 * max_turns(driver))
+
+
+@SETTINGS
+@given(
+    depth=st.integers(1, 2),
+    window=st.integers(1, 8),
+    num_window_groups=st.integers(1, 3),
+    block_size=st.integers(1, 3),
+    num_more=st.integers(0, 12),
+    caching=st.booleans(),
+    num_host_blocks=st.sampled_from([0, 0, 40]),
+    script=st.lists(arrivals, min_size=2, max_size=6),
+)
+def test_window_groups_that_cannot_keep_a_sequence_see_their_windows(
+    depth: int,
+    window: int,
+    num_window_groups: int,
+    block_size: int,
+    num_more: int,
+    caching: bool,
+    num_host_blocks: int,
+    script: list[Arrival],
+) -> None:
+    """The pool holds the longest sequence in the first group, and in the others what they see of it."""
+    budget, max_model_len = 6, 100
+    held = bound_rows(1, block_size, budget, window, 1, num_window_groups).max_blocks
+    config = SchedulerConfig(
+        max_num_seqs=4,
+        max_num_batched_tokens=budget,
+        max_model_len=max_model_len,
+        block_size=block_size,
+        num_blocks=-(-max_model_len // block_size) + num_window_groups * held + num_more,
+        enable_prefix_caching=caching,
+        num_host_blocks=num_host_blocks if caching else 0,
+    )
+    driver = EngineDriver(
+        config, TokenRule(8, (0,)), depth=depth, sliding_window=window, num_window_groups=num_window_groups
+    )
+    assert driver.engine.max_num_tokens == max_model_len
+    play(driver, [replace(arrival, timeout_s=0.0, queue_timeout_s=0.0) for arrival in script])
+    driver.run(2 * max_turns(driver))
+
+
+def test_window_groups_are_preempted_saved_and_found() -> None:
+    """Guards the properties above against never reaching the paths they are about."""
+    config = SchedulerConfig(
+        max_num_seqs=4,
+        max_num_batched_tokens=16,
+        max_model_len=64,
+        block_size=2,
+        num_blocks=70,
+        num_host_blocks=100,
+    )
+    driver = EngineDriver(config, TokenRule(8, ()), depth=2, sliding_window=6, num_window_groups=2)
+    for i in range(12):
+        driver.add([*range(1, 8), *range(1, 8), i % 8], max_tokens=45, ignore_eos=True)
+    driver.run()
+    stats = driver.engine.stats()
+    offload = driver.engine.scheduler.kv.cache.offload
+    assert stats.num_preemptions > 0
+    assert stats.prefix_cache_hits > 0
+    assert offload is not None
+    assert offload.num_loaded > 0
 
 
 @pytest.mark.parametrize("depth", [1, 2])

@@ -43,6 +43,12 @@ def test_what_counts_is_read_with_its_secret(ledger: Ledger) -> None:
     assert reopened(ledger) == HeldPrefixes(SECRET, {0: HASHES[0], 3: HASHES[3], 7: HASHES[7]})
 
 
+def test_blocks_of_window_groups_keep_their_numbers(ledger: Ledger) -> None:
+    names = {0: b"a" * 32, 1: b"a" * 32 + b"\x01", 2: b"a" * 32 + b"\x02"}
+    ledger.enter(names)
+    assert reopened(ledger) == HeldPrefixes(SECRET, names)
+
+
 def test_a_block_never_counts_with_half_a_hash(ledger: Ledger) -> None:
     ledger.enter({2: HASHES[2]})
     ledger.forget(2)

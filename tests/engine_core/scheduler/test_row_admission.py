@@ -7,6 +7,7 @@ import numpy as np
 from splitserve.engine_core.config import SchedulerConfig
 from splitserve.engine_core.kv_cache.assembly import make_kv_cache_manager
 from splitserve.engine_core.kv_cache.costs import KVCosts, nothing_known
+from splitserve.engine_core.kv_cache.window import ALL_SEE_ALL
 from splitserve.engine_core.request import Request, RequestState
 from splitserve.engine_core.scheduler.pacing.chunks import Chunks
 from splitserve.engine_core.scheduler.row_admission import Admitted, RowAdmission
@@ -26,7 +27,7 @@ class Bench:
         self.waiting = make_queue("fcfs")
         self.running = RunningRows(config.max_num_seqs, config.block_size)
         costs = KVCosts(nothing_known, 0, config.block_size)
-        self.kv = make_kv_cache_manager(config, b"s" * 32, 0, costs, None)
+        self.kv = make_kv_cache_manager(config, b"s" * 32, ALL_SEE_ALL, costs, None)
         stops = StopRules(1000, [])
         self.admission = RowAdmission(config, self.waiting, self.running, self.kv, stops)
         self.num_arrived = 0

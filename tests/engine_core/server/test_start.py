@@ -242,3 +242,27 @@ def test_a_pool_that_nobody_sized_ends_at_the_last_token_that_a_slot_can_name() 
 def test_a_context_beyond_the_model_is_refused_with_both_lengths() -> None:
     with pytest.raises(ConfigError, match=r"1001 .* 1000$"):
         size_kv_cache(EngineConfig(model="m", max_model_len=1001), ready())
+
+
+# The shape of Gemma 3 4B: 29 of 34 layers see 1,024 tokens, and 5 see all.
+LONG = msgspec.structs.replace(MODEL, max_model_len=32768)
+GROUPED = msgspec.structs.replace(LONG, num_window_groups=6, group_window=1024)
+GROUPED_CONFIG = EngineConfig(model="m", max_num_seqs=64, max_num_batched_tokens=2048)
+
+
+def test_window_groups_raise_the_number_of_longest_sequences_that_fit() -> None:
+    # Blocks of 34 layers, and of 5.
+    memory = 10**9
+    whole = size_kv_cache(GROUPED_CONFIG, WorkerReady(LONG, 34 * 1000, memory, 1.0))
+    grouped = size_kv_cache(GROUPED_CONFIG, WorkerReady(GROUPED, 5 * 1000, memory, 1.0))
+    assert whole.num_full_sequences == 14
+    assert grouped.num_full_sequences == 81
+    assert grouped.num_bytes <= memory
+
+
+def test_a_pool_without_a_block_for_each_group_is_refused() -> None:
+    config = msgspec.structs.replace(GROUPED_CONFIG, num_blocks=6)
+    with pytest.raises(ConfigError, match=r"--num-blocks: .* 7 groups"):
+        size_kv_cache(config, WorkerReady(GROUPED, 5 * 1000, 10**9, 1.0))
+    config = msgspec.structs.replace(GROUPED_CONFIG, num_blocks=7)
+    assert size_kv_cache(config, WorkerReady(GROUPED, 5 * 1000, 10**9, 1.0)).num_tokens == 16

@@ -1,0 +1,82 @@
+"""Do the block tables of the rows, the pool and the prefix index agree?"""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import NamedTuple
+
+from splitserve.engine_core.errors import IntegrityError
+from splitserve.engine_core.kv_cache.prefix_cache import PrefixCache
+from splitserve.engine_core.kv_cache.window import LEFT, RowBounds
+
+
+class RowTables(NamedTuple):
+    """What one row holds.
+
+    Attributes:
+        table, window_table: as KVCacheManager has them.
+        num_left: blocks of tokens of which those in a window have left.
+        capacity: tokens that it is said to hold.
+    """
+
+    table: list[int]
+    window_table: list[int]
+    num_left: int
+    capacity: int
+
+
+def check_tables(
+    rows: list[RowTables], bounds: RowBounds, cache: PrefixCache, num_computed_tokens: dict[int, int]
+) -> None:
+    """Compare what the tables say with what pool, index and columns say.
+
+    Args:
+        rows: all of them.
+        bounds: what each may hold.
+        cache: pool and index.
+        num_computed_tokens: of every running row.
+
+    Raises:
+        IntegrityError: names the first disagreement.
+    """
+    references: Counter[int] = Counter()
+    for row, tables in enumerate(rows):
+        references.update(_check_row(row, tables, bounds))
+        if tables.table and row not in num_computed_tokens:
+            raise IntegrityError(f"row {row} is free but holds blocks {tables.table}")
+    cache.check_integrity(references)
+    place_of: dict[int, tuple[int, int]] = {}
+    for row, num_computed in num_computed_tokens.items():
+        if rows[row].num_left > bounds.num_left(num_computed) and bounds.window:
+            raise IntegrityError(f"row {row} gave back a block inside its window")
+        for block_id, place in _placed(rows[row], bounds):
+            if references[block_id] == 1 and not cache.pool.is_cached(block_id):
+                continue
+            if place_of.setdefault(block_id, place) != place:
+                raise IntegrityError(f"block {block_id} stands at two different indices")
+            if (place[0] + 1) * bounds.block_size > num_computed:
+                raise IntegrityError(f"row {row} may still write to shared or cached block {block_id}")
+
+
+def _check_row(row: int, tables: RowTables, bounds: RowBounds) -> list[int]:
+    """Check a row by itself; return the blocks that it holds."""
+    table, window_table, num_left, capacity = tables
+    held = [block_id for block_id, _place in _placed(tables, bounds)]
+    if len(set(held)) != len(held) or LEFT in held or len(table) - num_left > bounds.max_blocks:
+        raise IntegrityError(f"row {row} holds a block twice, none, or too many: {table}")
+    if capacity != len(table) * bounds.block_size:
+        raise IntegrityError(f"row {row}: capacity {capacity} with {len(table)} blocks")
+    if len(window_table) != len(table) * bounds.num_window_groups:
+        raise IntegrityError(f"row {row}: {len(window_table)} blocks in {bounds.num_window_groups} groups")
+    return held
+
+
+def _placed(tables: RowTables, bounds: RowBounds) -> list[tuple[int, tuple[int, int]]]:
+    """Return each block that a row holds with its index and the number of its group."""
+    width = bounds.num_window_groups
+    first = 0 if width else tables.num_left
+    placed = [(block_id, (i, 0)) for i, block_id in enumerate(tables.table[first:], first)]
+    first = tables.num_left * width
+    for i, block_id in enumerate(tables.window_table[first:], first):
+        placed.append((block_id, (i // width, i % width + 1)))
+    return placed
