@@ -20,6 +20,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
+from benchmarks.row_blocks import RowBlocks
 from splitserve.engine_core.ipc.codec import pack_int32
 from splitserve.engine_core.ipc.worker_messages import NO_ADAPTER, LoadAdapter, NewRow, SchedulerOutput
 from splitserve.engine_core.sequence_sampling import SequenceSampling
@@ -76,7 +77,6 @@ class Bench:
 
     def __init__(self, flags: argparse.Namespace, folder: Path) -> None:
         self._flags = flags
-        self._blocks_per_row = -(-(flags.prompt + flags.steps + WARM_UP_STEPS + 1) // BLOCK_SIZE)
         self._base, self._adapted = self._worker(0), self._worker(flags.adapters)
         for slot, path in enumerate(write_adapters(self._adapted, flags.adapters, flags.rank, folder)):
             answer = self._adapted.load_adapter(LoadAdapter(slot, slot, str(path)))
@@ -98,8 +98,9 @@ class Bench:
             max_lora_rank=flags.rank,
         )
         worker = Worker(config)
-        worker.load()
-        worker.init_kv_cache(flags.rows * self._blocks_per_row)
+        per_row = -(-(flags.prompt + flags.steps + WARM_UP_STEPS + 1) // BLOCK_SIZE)
+        self._blocks = RowBlocks(worker.load().model, per_row)
+        worker.init_kv_cache(self._blocks.of_rows(flags.rows))
         return worker
 
     def run(self, kind: str) -> tuple[Times, Times]:
@@ -127,14 +128,15 @@ class Bench:
         return Times(took / parts, cpu_took / parts)
 
     def _new_rows(self, kind: str) -> list[NewRow]:
-        flags, per_row = self._flags, self._blocks_per_row
+        flags, blocks = self._flags, self._blocks
         return [
             NewRow(
                 row=row,
                 token_ids=pack_int32([5 + (7 * row + i) % 40 for i in range(flags.prompt)]),
                 num_prompt_tokens=flags.prompt,
                 num_computed_tokens=0,
-                block_ids=pack_int32(range(row * per_row, (row + 1) * per_row)),
+                block_ids=blocks.first(row),
+                window_block_ids=blocks.windows(row),
                 sampling=_GREEDY,
                 adapter=row % flags.adapters if kind == "adapters" else NO_ADAPTER,
             )

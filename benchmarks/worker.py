@@ -16,6 +16,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
+from benchmarks.row_blocks import RowBlocks
 from splitserve.engine_core.ipc.codec import pack_int32
 from splitserve.engine_core.ipc.worker_messages import ModelRunnerOutput, NewRow, SchedulerOutput
 from splitserve.engine_core.sequence_sampling import SequenceSampling
@@ -49,7 +50,6 @@ class Bench:
         from splitserve.worker.worker import Worker
 
         self._context = context
-        self._blocks_per_row = -(-context // BLOCK_SIZE)
         rows = max(BATCH_SIZES)
         config = WorkerConfig(
             model=model,
@@ -61,7 +61,8 @@ class Bench:
         )
         self._worker = Worker(config)
         self.ready = self._worker.load(lambda loaded_bytes, total_bytes: None)
-        self._worker.init_kv_cache(rows * self._blocks_per_row)
+        self._blocks = RowBlocks(self.ready.model, -(-context // BLOCK_SIZE))
+        self._worker.init_kv_cache(self._blocks.of_rows(rows))
 
     def decode_step(self, rows: int) -> SchedulerOutput:
         """Return a step in which each of so many rows computes one token."""
@@ -102,14 +103,15 @@ class Bench:
 
     def enter(self, rows: int, tokens: int, sampling: SequenceSampling) -> None:
         """Compute the prompts of new rows in one step."""
-        per_row = self._blocks_per_row
+        blocks = self._blocks
         new_rows = [
             NewRow(
                 row=row,
                 token_ids=pack_int32([5 + (row + i) % 40 for i in range(tokens)]),
                 num_prompt_tokens=tokens,
                 num_computed_tokens=0,
-                block_ids=pack_int32(range(row * per_row, (row + 1) * per_row)),
+                block_ids=blocks.first(row),
+                window_block_ids=blocks.windows(row),
                 sampling=sampling,
             )
             for row in range(rows)

@@ -58,23 +58,26 @@ def _steps(limits: BatchLimits) -> tuple[list[int], list[int]]:
 
 
 def _num_blocks(tokens: int, limits: BatchLimits) -> int:
-    """Blocks of a prompt and the token sampled after it."""
-    return -(-(tokens + 1) // limits.block_size)
+    """Blocks of a prompt and the token sampled after it, in all groups of layers."""
+    return -(-(tokens + 1) // limits.block_size) * (1 + limits.num_window_groups)
 
 
 def _new_rows(limits: BatchLimits, lengths: list[int]) -> list[NewRow]:
     rows, first_block = [], 0
     for row, tokens in enumerate(lengths):
         end_block = first_block + _num_blocks(tokens, limits)
+        # In a pool smaller than such a step, blocks are written more than once.
+        block_ids = [i % limits.num_blocks for i in range(first_block, end_block)]
+        num_in_first = len(block_ids) // (1 + limits.num_window_groups)
         rows.append(
             NewRow(
                 row=row,
                 token_ids=pack_int32([i % limits.vocab_size for i in range(tokens)]),
                 num_prompt_tokens=tokens,
                 num_computed_tokens=0,
-                # In a pool smaller than such a step, blocks are written more than once.
-                block_ids=pack_int32([i % limits.num_blocks for i in range(first_block, end_block)]),
+                block_ids=pack_int32(block_ids[:num_in_first]),
                 sampling=_SAMPLING,
+                window_block_ids=pack_int32(block_ids[num_in_first:]),
             )
         )
         first_block = end_block

@@ -32,7 +32,7 @@ def warm_up(runner: ModelRunner, limits: BatchLimits) -> None:
     has_cache = limits.num_blocks > 0
     room = min(limits.max_model_len, limits.max_num_batched_tokens)
     if has_cache:
-        room = min(room, limits.num_blocks * limits.block_size) - 1
+        room = min(room, limits.num_blocks // (1 + limits.num_window_groups) * limits.block_size) - 1
     num_prompt = min(_PROMPT_TOKENS, room)
     if num_prompt < 1:
         return
@@ -64,6 +64,7 @@ def _run(runner: ModelRunner, limits: BatchLimits, prompt: list[int], decode: bo
         num_computed_tokens=0,
         block_ids=pack_int32(range(num_blocks)),
         sampling=SequenceSampling(seed=0, top_k=8, top_p=0.9, logprobs=1, presence_penalty=0.1),
+        window_block_ids=pack_int32(range(num_blocks, num_blocks * (1 + limits.num_window_groups))),
     )
     one = pack_int32([0])
     steps = [SchedulerOutput(0, rows=one, num_tokens=pack_int32([len(prompt)]), new_rows=[row])]

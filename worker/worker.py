@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING
 import msgspec
 import torch
 
-from splitserve.engine_core.checkpoint.config.model_config import ModelConfig
 from splitserve.engine_core.errors import ConfigError, WorkerError
 from splitserve.engine_core.ipc.worker_messages import (
     AdapterLoaded,
@@ -165,7 +164,7 @@ class Worker:
         # torch's allocator, that knows nothing of them, would hand out at once.
         self._device.synchronize()
         self.runner = None
-        limits = self._limits(self.loaded.config, num_blocks)
+        limits = _limits(self._config, self.loaded, num_blocks)
         self.runner, host_blocks = self._make_runner(self.loaded, limits, num_host_blocks)
         if self._has_gpu_peers:
             prepare_together(self.runner, limits)
@@ -220,7 +219,7 @@ class Worker:
         except (OSError, MemoryError, RuntimeError) as error:
             raise ConfigError(f"no memory for a KV cache of {limits.num_blocks} blocks: {error}") from None
         host_blocks = HostBlocks(self._device, pool, shape, num_host_blocks)
-        caches = ArrivingCaches(layer_caches(pool))
+        caches = ArrivingCaches(layer_caches(pool, loaded.layer_places))
         graphs = None if self._config.enforce_eager else _make_graphs(loaded, caches, batch)
         sampler = Sampler(self._device, batch, self.grammars)
         pooler, drafting = _make_pooler(loaded, batch), _make_drafting(self._config, loaded, caches, sampler)
@@ -247,7 +246,7 @@ class Worker:
     def _run_largest_step(self) -> int:
         """Run a step of the largest kind on a KV cache of its own; returns the bytes of that cache."""
         assert self.loaded is not None, "weights are there before memory is counted"
-        limits = self._limits(self.loaded.config, num_blocks=0)
+        limits = _limits(self._config, self.loaded, num_blocks=0)
         limits = limits._replace(num_blocks=blocks_of_largest_step(limits))
         runner, _ = self._make_runner(self.loaded, limits)
         run_largest_step(runner, limits)
@@ -255,17 +254,6 @@ class Worker:
         runner.prepare_ahead()
         self._device.synchronize()
         return limits.num_blocks * self.loaded.block_shape(limits.block_size).num_bytes
-
-    def _limits(self, config: ModelConfig, num_blocks: int) -> BatchLimits:
-        return BatchLimits(
-            max_num_seqs=self._config.max_num_seqs,
-            max_num_batched_tokens=self._config.max_num_batched_tokens,
-            max_model_len=config.max_model_len,
-            block_size=self._config.block_size,
-            num_blocks=num_blocks,
-            vocab_size=config.vocab_size,
-            num_adapters=self._config.num_adapter_slots,
-        )
 
     def forget_batch(self) -> None:
         """Free all rows, as a step would that names them; KV cache and recorded steps stay.
@@ -300,6 +288,21 @@ class Worker:
         if self.runner is None:
             raise WorkerError("a step came before the KV cache was asked for")
         return self.runner.execute(step)
+
+
+def _limits(asked: WorkerConfig, loaded: LoadedModel, num_blocks: int) -> BatchLimits:
+    config, groups = loaded.config, loaded.layer_groups
+    return BatchLimits(
+        max_num_seqs=asked.max_num_seqs,
+        max_num_batched_tokens=asked.max_num_batched_tokens,
+        max_model_len=config.max_model_len,
+        block_size=asked.block_size,
+        num_blocks=num_blocks,
+        vocab_size=config.vocab_size,
+        num_adapters=asked.num_adapter_slots,
+        num_window_groups=groups.num_window_groups,
+        group_window=groups.window,
+    )
 
 
 def _make_pooler(loaded: LoadedModel, batch: InputBatch) -> Pooler | None:

@@ -7,6 +7,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from benchmarks.row_blocks import RowBlocks
 from benchmarks.simulation.cost_model import CostModel, StepWork
 from splitserve.engine_core.errors import ConfigError
 from splitserve.engine_core.ipc.codec import pack_int32
@@ -76,15 +77,15 @@ class StepTimer:
         from splitserve.worker.config import WorkerConfig
         from splitserve.worker.worker import Worker
 
-        self._blocks_per_row = -(-context // BLOCK_SIZE)
         self._context = context
         rows = max(ROW_COUNTS)
         config = WorkerConfig(
             model=model, num_threads=num_threads, max_num_seqs=rows, max_num_batched_tokens=context * rows
         )
         self._worker = Worker(config)
-        self._worker.load(lambda loaded_bytes, total_bytes: None)
-        ready = self._worker.init_kv_cache(rows * self._blocks_per_row, 1)
+        loaded = self._worker.load(lambda loaded_bytes, total_bytes: None)
+        self._blocks = RowBlocks(loaded.model, -(-context // BLOCK_SIZE))
+        ready = self._worker.init_kv_cache(self._blocks.of_rows(rows), 1)
         self.move_block_us = ready.move_block_ns / 1000
         self._num_steps = 0
 
@@ -132,14 +133,15 @@ class StepTimer:
         self._worker.execute(SchedulerOutput(self._num_steps, b"", b"", freed_rows=pack_int32(range(rows))))
 
     def _new_rows(self, rows: int, known: int) -> list[NewRow]:
-        per_row = self._blocks_per_row
+        blocks = self._blocks
         return [
             NewRow(
                 row=row,
                 token_ids=pack_int32([5 + (row + i) % 40 for i in range(known)]),
                 num_prompt_tokens=known,
                 num_computed_tokens=0,
-                block_ids=pack_int32(range(row * per_row, (row + 1) * per_row)),
+                block_ids=blocks.first(row),
+                window_block_ids=blocks.windows(row),
                 sampling=GREEDY,
             )
             for row in range(rows)

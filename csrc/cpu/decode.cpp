@@ -123,6 +123,50 @@ void decode_inputs(TensorView rows, Array<Tensor> batch, Array<Tensor> layout, T
   run_kernel(params, lay_out_all);
 }
 
+// What decode_inputs writes of the block tables, for a group of layers that see a window of tokens.
+struct WindowParams {
+  Rows rows;
+  const int32_t* seq_lens;  // [count], as decode_inputs left them
+  Table block_table;        // [limit], of the batch
+  int32_t* slots;           // [count]
+  Table block_tables;       // [count]
+  int64_t block_size, window;
+};
+
+void lay_out_windows(const WindowParams& p) {
+  for (int64_t i = 0; i < p.rows.count; ++i) {
+    check_row(p.rows, i);
+    SPLITSERVE_CHECK_VALUE(p.seq_lens[i] > 0 && p.seq_lens[i] <= p.block_table.columns * p.block_size,
+                           "seq_lens: " << p.seq_lens[i] << " is not a length of a row");
+  }
+  for (int64_t i = 0; i < p.rows.count; ++i) {
+    const int64_t end = p.seq_lens[i], position = end - 1;
+    const int32_t* blocks = p.block_table.row(p.rows.data[i]);
+    p.slots[i] =
+        static_cast<int32_t>(blocks[position / p.block_size] * p.block_size + position % p.block_size);
+    // Those before have left, and are not read.
+    const int64_t first = std::max(int64_t{0}, end - p.window) / p.block_size;
+    const int64_t used = (end + p.block_size - 1) / p.block_size;
+    std::copy(blocks + first, blocks + used, p.block_tables.row(i) + first);
+  }
+}
+
+void window_inputs(TensorView rows, TensorView seq_lens, TensorView block_table, TensorView slots,
+                   TensorView block_tables, int64_t block_size, int64_t window) {
+  WindowParams params{};
+  params.block_table = table_arg(block_table, "block_table");
+  params.rows = rows_arg(rows, block_table.size(0));
+  params.seq_lens = ints_arg(seq_lens, "seq_lens", params.rows.count);
+  params.slots = ints_arg(slots, "slots", params.rows.count);
+  params.block_tables = table_arg(block_tables, "block_tables");
+  cpu_arg(block_tables, "block_tables").size(0, params.rows.count).size(1, params.block_table.columns);
+  SPLITSERVE_CHECK_VALUE(block_size > 0, "block_size: must be positive, got " << block_size);
+  SPLITSERVE_CHECK_VALUE(window > 0, "window: must be positive, got " << window);
+  params.block_size = block_size;
+  params.window = window;
+  run_kernel(params, lay_out_windows);
+}
+
 struct AppendParams {
   Rows rows;
   const int32_t* token_ids;  // [count]; negative: none was drawn
@@ -188,5 +232,6 @@ void take_rows(TensorView out, TensorView column, TensorView rows) {
 
 TVM_FFI_DLL_EXPORT_TYPED_FUNC(decode_columns, splitserve::decode_columns);
 TVM_FFI_DLL_EXPORT_TYPED_FUNC(decode_inputs, splitserve::decode_inputs);
+TVM_FFI_DLL_EXPORT_TYPED_FUNC(window_inputs, splitserve::window_inputs);
 TVM_FFI_DLL_EXPORT_TYPED_FUNC(append_tokens, splitserve::append_tokens);
 TVM_FFI_DLL_EXPORT_TYPED_FUNC(take_rows, splitserve::take_rows);

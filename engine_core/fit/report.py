@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from splitserve.engine_core.config import EngineConfig
 from splitserve.engine_core.ipc.worker_messages import MemoryNeed, WorkerReady
-from splitserve.engine_core.server.kv_sizing import KVSize, model_len, size_kv_cache
+from splitserve.engine_core.server.kv_sizing import KVSize, model_len, row_bounds, size_kv_cache
 from splitserve.engine_core.settings.flag_values import shown_bytes
 
 _LABEL_WIDTH = 18
@@ -77,15 +77,17 @@ class FitReport:
         ]
 
     def _cache_lines(self, size: KVSize) -> list[str]:
-        token_bytes = self._need.block_bytes / self._config.block_size
+        token_bytes = size.num_bytes // size.num_tokens
         lines = [
             self._line(
                 "KV cache",
                 size.num_bytes,
-                f"{self._cause}, {size.num_tokens:,} tokens of {shown_bytes(int(token_bytes))}",
+                f"{self._cause}, {size.num_tokens:,} tokens of {shown_bytes(token_bytes)}",
             )
         ]
-        most = self._left_bytes // self._need.block_bytes * self._config.block_size
+        most_blocks = self._left_bytes // self._need.block_bytes
+        most = row_bounds(self._config, self._need.model, most_blocks).max_cached_tokens
+        most = most or most_blocks * self._config.block_size
         if most > size.num_tokens:
             note = f"{most:,} tokens, at most, by --kv-cache-memory-bytes"
             lines.append(self._line("", self._left_bytes, note))
@@ -105,12 +107,9 @@ class FitReport:
 
     def _concurrency(self, size: KVSize) -> str:
         """How many sequences of some lengths fit, up to --max-num-seqs."""
-        shown = []
+        bounds, shown = row_bounds(self._config, self._need.model, size.num_blocks), []
         for length in (*(each for each in _LENGTHS if each < self._longest), self._longest):
-            count = size.num_full_sequences
-            if length < self._longest:
-                count = max(count, size.num_blocks // -(-length // self._config.block_size))
-            if count:
+            if count := bounds.num_sequences(size.num_blocks, length):
                 shown.append(f"{min(count, self._config.max_num_seqs)} of {length:,} tokens")
         return ", ".join(shown) or "none of its longest sequences"
 

@@ -80,6 +80,11 @@ class RowBounds(NamedTuple):
         in_window = -(-(self.window + 3) // self.block_size) + 1
         return self._replace(max_blocks=min(self.max_blocks, in_window)).max_blocks_for(num_tokens)
 
+    def num_sequences(self, num_blocks: int, num_tokens: int) -> int:
+        """Return how many sequences of num_tokens such a pool holds, of which all but one decode."""
+        num_others = num_blocks - self.max_blocks_for(num_tokens)
+        return 0 if num_others < 0 else 1 + num_others // self.blocks_decoding_at(num_tokens)
+
     def num_left(self, num_computed_tokens: int) -> int:
         """Return how many blocks, from the first, no query behind num_computed_tokens sees."""
         return max(0, num_computed_tokens + 1 - self.window) // self.block_size

@@ -72,7 +72,7 @@ def size_kv_cache(config: EngineConfig, ready: WorkerReady) -> KVSize:
         return KVSize(0, 0, 0, 0, 0, 0)
     most_blocks = -(-max_model_len // config.block_size)
     if ready.model.num_window_groups:
-        most_blocks = _bounds(config, ready.model, most_blocks).max_blocks_for(max_model_len)
+        most_blocks = row_bounds(config, ready.model, most_blocks).max_blocks_for(max_model_len)
     if config.num_blocks:
         num_blocks = config.num_blocks
     elif config.kv_cache_memory_bytes:
@@ -102,21 +102,19 @@ def size_kv_cache(config: EngineConfig, ready: WorkerReady) -> KVSize:
             f"{flag} makes a KV cache of {num_blocks} blocks of {config.block_size} tokens; "
             f"it may hold at most {MAX_POOL_TOKENS} tokens"
         )
-    bounds = _bounds(config, ready.model, num_blocks)
-    num_first = bounds.max_blocks_for(max_model_len)
-    num_others = max(0, num_blocks - num_first) // bounds.blocks_decoding_at(max_model_len)
+    bounds = row_bounds(config, ready.model, num_blocks)
     num_host_blocks = _num_host_blocks(config, ready.block_bytes)
     return KVSize(
         num_blocks=num_blocks,
         num_tokens=bounds.max_cached_tokens or num_blocks * config.block_size,
-        num_full_sequences=1 + num_others if num_blocks >= num_first else 0,
+        num_full_sequences=bounds.num_sequences(num_blocks, max_model_len),
         num_bytes=num_blocks * ready.block_bytes,
         num_host_blocks=num_host_blocks,
         num_host_bytes=num_host_blocks * ready.block_bytes,
     )
 
 
-def _bounds(config: EngineConfig, model: ModelInfo, num_blocks: int) -> RowBounds:
+def row_bounds(config: EngineConfig, model: ModelInfo, num_blocks: int) -> RowBounds:
     """Return what a row may take of a pool, as make_kv_cache_manager() will bound it."""
     windows = LayerWindows.of(model)
     chunk = config.max_prefill_tokens or config.max_num_batched_tokens

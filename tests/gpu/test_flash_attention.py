@@ -57,7 +57,7 @@ def attend_by(
     q = torch.cat([q, q], dim=1)[:, : batch.shape.heads]
     ends = torch.tensor([end for _, end in spans]).int().to(device)
     cu_seqlens = torch.tensor([0, *lengths]).cumsum(0).int().to(device)
-    caches = (x.transpose(1, 2).contiguous().to(device) for x in (batch.k_cache, batch.v_cache))
+    k, v = (x.transpose(1, 2).contiguous().to(device) for x in (batch.k_cache, batch.v_cache))
     tables = batch.block_tables.clone()
     for table, (begin, _) in zip(tables, spans, strict=True):
         if sliding_window:
@@ -65,7 +65,7 @@ def attend_by(
     meta = AttentionMetadata(ends, ends, tables.to(device), cu_seqlens, ends)
     out = torch.full_like(q, float("nan"))
     backend.begin_step(meta)
-    backend.attend(out, q, KVCache(*caches), meta, Scores(batch.shape.scale, sliding_window))
+    backend.attend(out, q, KVCache(k, v), meta, Scores(batch.shape.scale, sliding_window))
     return list(out.cpu().split(lengths))
 
 
@@ -102,7 +102,8 @@ def test_a_recorded_decode_step_is_replayed(real_gpu: Gpu, edition: Edition, sli
     shape = Shape(8, 2, 128, block_size)
     batch = paged(shape, [Sequence.random(shape, 300, torch.bfloat16) for _ in range(3)])
     q = torch.cat([sequence.q[-1:] for sequence in batch.sequences]).to(device)
-    caches = KVCache(*(x.transpose(1, 2).contiguous().to(device) for x in (batch.k_cache, batch.v_cache)))
+    k, v = (x.transpose(1, 2).contiguous().to(device) for x in (batch.k_cache, batch.v_cache))
+    caches = KVCache(k, v)
     lengths = torch.tensor([40, 41, 42]).int().to(device)
     cu_seqlens = torch.arange(4).int().to(device)
     meta = AttentionMetadata(lengths, lengths, batch.block_tables.to(device), cu_seqlens, lengths)

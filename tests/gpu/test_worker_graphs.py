@@ -19,6 +19,7 @@ from splitserve.worker.graphs.cuda_graph import CudaGraph
 from splitserve.worker.graphs.cuda_graphs import MAX_GRAPH_ROWS, CudaGraphs, ladder
 from splitserve.worker.graphs.cuda_step import CudaStep
 from splitserve.worker.worker import Worker
+from tests.checkpoints import VOCAB_SIZE, CheckpointCache, CheckpointSpec
 from tests.gpu.conftest import Gpu
 from tests.gpu.whole_worker import NUM_BLOCKS, device_of, start_worker
 from tests.worker.graphs.pairing import Pair, decoding_jobs, pair_of
@@ -72,6 +73,20 @@ def test_random_batches_draw_alike(gpu: Gpu, checkpoint: Path, sizes: list[int])
     assert driver.host.num_loads > 0
     # Padded to 4 and to 6 rows, and not.
     assert {3, 4, 5, 6} <= set(sizes)
+
+
+def test_layers_with_and_without_a_window_have_blocks_of_their_own(
+    gpu: Gpu, checkpoints: CheckpointCache
+) -> None:
+    settings = {"num_hidden_layers": 3, "sliding_window": 13, "sliding_window_pattern": 3}
+    path = checkpoints.get(CheckpointSpec("gemma3", settings))
+    ours = decoding_jobs(random.Random(4), VOCAB_SIZE, featured=0)[:4]
+    theirs = [job.again() for job in ours]
+    for device, jobs in ((device_of(gpu), ours), (None, theirs)):
+        pair = pair_of(path, device, max_model_len=160)
+        assert pair.num_window_groups == 2
+        Driver(pair, pair.config, NUM_BLOCKS, random.Random(4), num_window_groups=2).run(jobs)
+    assert [job.tokens for job in ours] == [job.tokens for job in theirs]
 
 
 @pytest.mark.parametrize("params", [{}, {"logprobs": 3, "presence_penalty": 0.5}])

@@ -38,7 +38,7 @@ class CpuAttention(AttentionBackend):
         rotation: Rotation | None,
     ) -> None:
         """See AttentionBackend.write."""
-        write_cache(ops, Projected(q, k, v), kv_cache, meta, rotation)
+        write_cache(ops, Projected(q, k, v), (kv_cache.k, kv_cache.v), meta, rotation)
 
     def attend(
         self,

@@ -55,7 +55,7 @@ class CudaAttention(AttentionBackend):
         rotation: Rotation | None,
     ) -> None:
         """See AttentionBackend.write."""
-        write_cache(self._ops, Projected(q, k, v), kv_cache, meta, rotation)
+        write_cache(self._ops, Projected(q, k, v), (kv_cache.k, kv_cache.v), meta, rotation)
 
     def attend(
         self,

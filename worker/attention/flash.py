@@ -27,8 +27,8 @@ class FlashAttention(AttentionBackend):
         self._ops = ops
         self._device = device
         self._attend = attend
-        # The current step's block tables, keyed by sliding window; see _without_gone_blocks.
-        self._tables: dict[int, torch.Tensor] = {}
+        # The current step's block tables, keyed by group and sliding window; see _without_gone_blocks.
+        self._tables: dict[tuple[int, int], torch.Tensor] = {}
 
     def allocate(self, shape: BlockShape, num_blocks: int) -> torch.Tensor:
         """Allocate the caches in the layout the packages require."""
@@ -65,12 +65,13 @@ class FlashAttention(AttentionBackend):
         assert scores.sinks is None, "a model with sinks gets another backend"
         sliding_window = scores.sliding_window
         if sliding_window:
-            tables = self._tables.get(sliding_window)
+            key = kv_cache.group, sliding_window
+            tables = self._tables.get(key)
             if tables is None:
                 tables = _without_gone_blocks(meta, kv_cache.k.shape[1], sliding_window)
-                self._tables[sliding_window] = tables
+                self._tables[key] = tables
             meta = meta._replace(block_tables=tables)
-        out.copy_(self._attend(q, Paged(*kv_cache, meta, scores.scale, sliding_window - 1)))
+        out.copy_(self._attend(q, Paged(kv_cache.k, kv_cache.v, meta, scores.scale, sliding_window - 1)))
 
 
 def _without_gone_blocks(meta: AttentionMetadata, block_size: int, sliding_window: int) -> torch.Tensor:

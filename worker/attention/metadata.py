@@ -22,6 +22,9 @@ class AttentionMetadata(NamedTuple):
         seq_lens: [R] context length of each row, including this step's tokens.
         token_types: [T] 1 for tokens of the second text of a pair, otherwise 0; None if no model asks for it.
         adapters: [T] slot of each token's adapter, -1 for none; None if no token has one.
+        window_slots: [G, T] slot_mapping of each window group, for layers with a window if others have none;
+            None if all layers are alike.
+        window_tables: [G, R, max_blocks] their block_tables; entries of blocks that have left are undefined.
     """
 
     positions: torch.Tensor
@@ -31,3 +34,12 @@ class AttentionMetadata(NamedTuple):
     seq_lens: torch.Tensor
     token_types: torch.Tensor | None = None
     adapters: torch.Tensor | None = None
+    window_slots: torch.Tensor | None = None
+    window_tables: torch.Tensor | None = None
+
+    def of_groups(self) -> tuple[AttentionMetadata, ...]:
+        """Return what the layers of each group are told, by KVCache.group."""
+        if self.window_slots is None or self.window_tables is None:
+            return (self,)
+        groups = zip(self.window_slots, self.window_tables, strict=True)
+        return self, *(self._replace(slot_mapping=slots, block_tables=tables) for slots, tables in groups)

@@ -23,7 +23,8 @@ from splitserve.worker.ops.columns import Array, BatchColumns, Index, Int32, Wid
 class BatchLimits(NamedTuple):
     """Sizes the batch is allocated for.
 
-    block_size is in tokens, num_blocks is 0 without a KV cache, num_adapters counts the slots of adapters.
+    block_size is in tokens, num_blocks is 0 without a KV cache, num_adapters counts the slots of adapters,
+    num_window_groups and group_window are those of ModelInfo.
     """
 
     max_num_seqs: int
@@ -33,6 +34,8 @@ class BatchLimits(NamedTuple):
     num_blocks: int
     vocab_size: int
     num_adapters: int = 0
+    num_window_groups: int = 0
+    group_window: int = 0
 
 
 class InputBatch:
@@ -74,7 +77,11 @@ class InputBatch:
         self.pools_tokens = np.zeros(num_rows, np.bool_)
         self.adapters = RowAdapters(num_rows, limits.num_adapters)
         self.blocks = BlockTables(
-            columns.block_table, columns.num_blocks, limits.block_size, limits.num_blocks
+            columns.block_table,
+            columns.num_blocks,
+            limits.block_size,
+            limits.num_blocks,
+            np.zeros((limits.num_window_groups, *columns.block_table.shape), np.int32),
         )
         self._has_cache = limits.num_blocks > 0
         self._layout = StepLayout(num_rows, self.blocks if self._has_cache else None)
@@ -236,6 +243,8 @@ class InputBatch:
         self.adapters.enter(new.row, new.adapter)
         self.occupied[new.row] = True
         self.blocks.enter(new.row, new.first_block, block_ids)
+        if self.limits.num_window_groups:
+            self.blocks.enter_windows(new.row, new.first_window_block, unpack_int32(new.window_block_ids))
         self.num_prompt_tokens[new.row] = new.num_prompt_tokens
         self.num_computed[new.row] = new.num_computed_tokens
         try:

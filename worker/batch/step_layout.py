@@ -54,12 +54,19 @@ class StepLayout:
         """Return what attention is told of rows `index` [R], with ends[i] tokens each."""
         if self._blocks is None:
             return self._whole_rows(index, ends, tokens)
-        return AttentionMetadata(
+        tables = self._blocks.of(index, ends)
+        meta = AttentionMetadata(
             positions=torch.from_numpy(tokens.positions.astype(np.int32)),
             slot_mapping=torch.from_numpy(self._blocks.slots(tokens.rows, tokens.positions)),
-            block_tables=torch.from_numpy(self._blocks.of(index, ends)),
+            block_tables=torch.from_numpy(tables),
             cu_seqlens_q=torch.from_numpy(tokens.cu_seqlens),
             seq_lens=torch.from_numpy(ends),
+        )
+        if not len(self._blocks.window_tables):
+            return meta
+        return meta._replace(
+            window_slots=torch.from_numpy(self._blocks.window_slots(tokens.rows, tokens.positions)),
+            window_tables=torch.from_numpy(self._blocks.windows_of(index, tables.shape[1])),
         )
 
     def _whole_rows(self, index: Index, ends: Int32, tokens: StepTokens) -> AttentionMetadata:

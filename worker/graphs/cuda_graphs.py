@@ -82,6 +82,8 @@ class CudaGraphs:
         self._last_drawn = torch.zeros(num_places, dtype=torch.int32, device=device.torch_device)
         table = (self._sizes[-1], batch.blocks.table.shape[1])
         self._block_tables = torch.zeros(table, dtype=torch.int32, device=device.torch_device)
+        windows = (batch.limits.num_window_groups, *table)
+        self._window_tables = torch.zeros(windows, dtype=torch.int32, device=device.torch_device)
 
     @torch.inference_mode()
     def forward(self, step: SchedulerOutput) -> CudaGraph | None:
@@ -171,7 +173,10 @@ class CudaGraphs:
         return self._has_room
 
     def _make(self, size: int) -> CudaGraph:
-        step = CudaStep(self._last_drawn, self._block_tables, abs(size), has_adapters=size < 0)
+        windows = self._window_tables if len(self._window_tables) else None
+        step = CudaStep(
+            self._last_drawn, self._block_tables, abs(size), window_tables=windows, has_adapters=size < 0
+        )
         caches = list(self._kv_caches)
         return CudaGraph(self._placement, self._model, caches, step)
 

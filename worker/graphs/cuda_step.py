@@ -50,6 +50,7 @@ class CudaStep:
         block_tables: torch.Tensor,
         num_rows: int,
         *,
+        window_tables: torch.Tensor | None = None,
         has_adapters: bool = False,
     ) -> None:
         """Allocate the tensors, filled with padding.
@@ -59,6 +60,8 @@ class CudaStep:
             block_tables: int32 [B or more, blocks of the longest row], zero at first, shared by all sizes:
                 steps never run concurrently, and 512 rows of 128k tokens take 16 MiB.
             num_rows: B.
+            window_tables: int32 [G, B or more, blocks of the longest row], like block_tables; None without
+                window groups.
             has_adapters: some rows may have one.
         """
         self._num_rows = num_rows
@@ -84,6 +87,10 @@ class CudaStep:
             seq_lens=self._layout.seq_lens,
             adapters=self._draw.adapters if has_adapters else None,
         )
+        if window_tables is not None:
+            window_tables[:, :num_rows, 0].zero_()
+            slots = torch.full((len(window_tables), num_rows), -1, dtype=torch.int32, device=device)
+            self.meta = self.meta._replace(window_slots=slots, window_tables=window_tables[:, :num_rows])
         self.drawn = torch.zeros(num_rows, dtype=torch.int32, device=device)
 
     def fill(self, device: Device, batch: InputBatch, inputs: StepInputs) -> None:
@@ -104,6 +111,19 @@ class CudaStep:
         self.meta.block_tables[:count, : tables.shape[1]].copy_(tables)
         if count < self._num_rows:
             self.meta.block_tables[count:, 0].zero_()
+        if meta.window_slots is not None and meta.window_tables is not None:
+            self._fill_windows(device, meta.window_slots, meta.window_tables)
+
+    def _fill_windows(self, device: Device, slots: torch.Tensor, tables: torch.Tensor) -> None:
+        """Enqueue the copies of slots [G, R] and tables [G, R, ...] of window groups."""
+        assert self.meta.window_slots is not None
+        assert self.meta.window_tables is not None
+        count = slots.shape[1]
+        slots, tables = device.place([slots, tables])
+        self.meta.window_slots[:, :count].copy_(slots)
+        self.meta.window_slots[:, count:].fill_(-1)
+        self.meta.window_tables[:, :count, : tables.shape[2]].copy_(tables)
+        self.meta.window_tables[:, count:, 0].zero_()
 
     def feed(self) -> None:
         """Assemble the input tokens: those the host knows, and those sampled by the previous step."""

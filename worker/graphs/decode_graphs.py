@@ -134,8 +134,9 @@ class DecodeGraphs:
         self._batch = batch
         self._group = group
         self._max_rows = min(max_rows, MAX_GRAPH_ROWS, batch.limits.max_num_seqs)
-        width = batch.blocks.table.shape[1]
+        width, num_groups = batch.blocks.table.shape[1], batch.limits.num_window_groups
         self._block_tables = torch.empty((self._max_rows, width), dtype=torch.int32)
+        self._window_tables = torch.empty((num_groups, self._max_rows, width), dtype=torch.int32)
         # Keyed by the length in bytes of the message's rows column, and whether there are adapters.
         self._graphs: dict[tuple[int, bool], DecodeGraph] = {}
         self._generation = 0
@@ -173,6 +174,9 @@ class DecodeGraphs:
         if rest == 0 and 0 < num_rows <= self._max_rows:
             has_adapters = self._batch.adapters.are_used
             tables = self._block_tables[:num_rows]
-            decode_step = DecodeStep(self._batch, tables, self._group, has_adapters=has_adapters)
+            windows = self._window_tables[:, :num_rows] if len(self._window_tables) else None
+            decode_step = DecodeStep(
+                self._batch, tables, self._group, window_tables=windows, has_adapters=has_adapters
+            )
             key = len(step.rows), has_adapters
             self._graphs[key] = DecodeGraph(self._model, self._kv_caches, decode_step)

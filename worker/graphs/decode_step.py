@@ -13,7 +13,7 @@ from splitserve.worker.batch.step_graphs import RowMasks
 from splitserve.worker.batch.step_inputs import StepInputs
 from splitserve.worker.ops.columns import Array, BatchColumns, Int32, LayoutColumns, SamplingColumns, allocate
 from splitserve.worker.ops.cpu import ops
-from splitserve.worker.ops.decode import StepTensors, append_tokens, decode_inputs, take_rows
+from splitserve.worker.ops.decode import StepTensors, append_tokens, decode_inputs, take_rows, window_inputs
 from splitserve.worker.parallel.group import RankGroup
 
 
@@ -32,6 +32,7 @@ class DecodeStep:
         block_tables: torch.Tensor,
         group: RankGroup | None,
         *,
+        window_tables: torch.Tensor | None = None,
         has_adapters: bool = False,
     ) -> None:
         """Allocate the other inputs and outputs.
@@ -40,6 +41,7 @@ class DecodeStep:
             batch: the rows to decode; its columns never move.
             block_tables: int32 [R, as wide as the batch's]; in use from lay_out() to the end of the step.
             group: the ranks that shard each layer; None if this rank holds all of it. Rank 0 samples.
+            window_tables: int32 [G, R, as above], in use as these; None without window groups.
             has_adapters: some rows may have one.
         """
         self._group = group
@@ -60,7 +62,12 @@ class DecodeStep:
             cu_seqlens_q=torch.arange(num_rows + 1, dtype=torch.int32),
             seq_lens=layout.seq_lens,
             adapters=_ints(num_rows) if has_adapters else None,
+            window_tables=window_tables,
+            window_slots=None if window_tables is None else _ints(len(window_tables), num_rows),
         )
+        # Made once: a recording keeps no tensor alive.
+        self._groups = self._meta.of_groups()[1:]
+        self._window_columns = [torch.from_numpy(table) for table in batch.blocks.window_tables]
         self._sampling = list(_tensors(batch.sampling.columns))
         gathered = allocate(SamplingColumns[Array], num_rows)
         self._gathered = SamplingColumns[torch.Tensor](*_tensors(gathered))
@@ -92,6 +99,9 @@ class DecodeStep:
         """
         limits = self._batch.limits
         decode_inputs(self._rows, self._columns, self._tensors, limits.block_size, limits.max_model_len)
+        for column, group in zip(self._window_columns, self._groups, strict=True):
+            out = group.slot_mapping, group.block_tables
+            window_inputs(self._rows, group.seq_lens, column, out, limits.block_size, limits.group_window)
         if self._meta.adapters is not None and self._adapter_column is not None:
             take_rows(self._meta.adapters, self._adapter_column, self._rows)
         return self._tensors.layout.token_ids, self._meta
@@ -138,8 +148,8 @@ class DecodeStep:
         )
 
 
-def _ints(count: int) -> torch.Tensor:
-    return torch.zeros(count, dtype=torch.int32)
+def _ints(*shape: int) -> torch.Tensor:
+    return torch.zeros(shape, dtype=torch.int32)
 
 
 def _tensors(columns: Iterable[Array]) -> Iterator[torch.Tensor]:

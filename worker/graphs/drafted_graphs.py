@@ -26,9 +26,14 @@ class _DraftedGraph:
     """The forward pass of R rows with T tokens; its first run records it, later runs replay it."""
 
     def __init__(
-        self, model: Model, kv_caches: ArrivingCaches, block_tables: torch.Tensor, num_tokens: int
+        self,
+        model: Model,
+        kv_caches: ArrivingCaches,
+        block_tables: torch.Tensor,
+        window_tables: torch.Tensor | None,
+        num_tokens: int,
     ) -> None:
-        """Args: block_tables int32 [R, as wide as the batch's], used by other graphs in between."""
+        """Args: tables int32 [R, as wide as the batch's] and [G, R, ...], used by other graphs in between."""
         self._model = model
         self._kv_caches = kv_caches
         num_rows = len(block_tables)
@@ -39,6 +44,10 @@ class _DraftedGraph:
             block_tables=block_tables,
             cu_seqlens_q=torch.zeros(num_rows + 1, dtype=torch.int32),
             seq_lens=torch.zeros(num_rows, dtype=torch.int32),
+            window_slots=None
+            if window_tables is None
+            else torch.zeros(len(window_tables), num_tokens, dtype=torch.int32),
+            window_tables=window_tables,
         )
         self._hidden: torch.Tensor | None = None
         self._replay: Callable[[], None] = self._record
@@ -54,6 +63,11 @@ class _DraftedGraph:
         np.copyto(meta.seq_lens.numpy(), given.seq_lens.numpy())
         tables = given.block_tables.numpy()
         meta.block_tables.numpy()[:, : tables.shape[1]] = tables
+        if given.window_slots is not None and given.window_tables is not None:
+            assert meta.window_slots is not None
+            assert meta.window_tables is not None
+            np.copyto(meta.window_slots.numpy(), given.window_slots.numpy())
+            meta.window_tables.numpy()[:, :, : tables.shape[1]] = given.window_tables.numpy()
         self._replay()
         assert self._hidden is not None, "a pipeline does not draft"
         return self._hidden
@@ -80,7 +94,9 @@ class DraftedGraphs:
         self._model = model
         self._kv_caches = kv_caches
         num_rows = min(MAX_GRAPH_ROWS, batch.limits.max_num_seqs)
-        self._block_tables = torch.zeros((num_rows, batch.blocks.table.shape[1]), dtype=torch.int32)
+        table = (num_rows, batch.blocks.table.shape[1])
+        self._block_tables = torch.zeros(table, dtype=torch.int32)
+        self._window_tables = torch.zeros((batch.limits.num_window_groups, *table), dtype=torch.int32)
         self._graphs: dict[tuple[int, int], _DraftedGraph] = {}
         self._generation = 0
         self.is_at_speed = True
@@ -105,7 +121,9 @@ class DraftedGraphs:
             self.is_at_speed = graph.is_recorded
             return graph.forward(inputs)
         if len(self._graphs) < MAX_RECORDINGS:
-            graph = _DraftedGraph(self._model, self._kv_caches, self._block_tables[:num_rows], num_tokens)
+            tables = self._block_tables[:num_rows]
+            windows = self._window_tables[:, :num_rows] if len(self._window_tables) else None
+            graph = _DraftedGraph(self._model, self._kv_caches, tables, windows, num_tokens)
             self._graphs[num_rows, num_tokens] = graph
             self.is_at_speed = False
         return None

@@ -10,14 +10,14 @@ from splitserve.worker.kv_cache.layout import KVCache
 
 
 class Arrival(NamedTuple):
-    """Block moves of some layers that run concurrently with the step.
+    """Moves of some layers of blocks that run concurrently with the step.
 
     Attributes:
-        first_layer: of those layers.
+        first_place: of those layers, as KVCache has it.
         wait: makes work that the step enqueues later wait for them.
     """
 
-    first_layer: int
+    first_place: int
     wait: Callable[[], None]
 
 
@@ -36,7 +36,7 @@ class ArrivingCaches:
         self._arrivals: deque[Arrival] = deque()
 
     def expect(self, arrivals: Iterable[Arrival]) -> None:
-        """Set a step's moves, in layer order; those of the previous step must have been waited for."""
+        """Set a step's moves, in order of places; those of the previous step must have been waited for."""
         self._arrivals.extend(arrivals)
 
     def __iter__(self) -> Iterator[KVCache]:
@@ -48,10 +48,10 @@ class ArrivingCaches:
         self._wait_for(len(self._caches))
 
     def _as_they_arrive(self) -> Iterator[KVCache]:
-        for layer, cache in enumerate(self._caches):
-            self._wait_for(layer)
+        for cache in self._caches:
+            self._wait_for(cache.place)
             yield cache
 
-    def _wait_for(self, layer: int) -> None:
-        while self._arrivals and self._arrivals[0].first_layer <= layer:
+    def _wait_for(self, place: int) -> None:
+        while self._arrivals and self._arrivals[0].first_place <= place:
             self._arrivals.popleft().wait()

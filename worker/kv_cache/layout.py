@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import torch
+
+from splitserve.worker.kv_cache.layer_groups import LayerGroups, LayerPlace
 
 
 class KVCache(NamedTuple):
@@ -14,16 +17,21 @@ class KVCache(NamedTuple):
         k: [num_blocks, num_kv_heads, block_size, head_dim] in the model dtype; token `t` of a row is in
             block `block_table[t // block_size]`. The backend chooses the layout of the last two dimensions.
         v: the same; if a layer caches one row per token, which is its key and its value, these rows again.
+        place: of the layer within a block.
+        group: number of the block tables that hold for it, see AttentionMetadata.of_groups().
     """
 
     k: torch.Tensor
     v: torch.Tensor
+    place: int = 0
+    group: int = 0
 
 
 class BlockShape(NamedTuple):
-    """What one block consists of: keys and values of block_size tokens in every layer of this rank.
+    """What one block consists of: keys and values of block_size tokens in several layers of this rank.
 
     Attributes:
+        num_layers: layers of a block; all of this rank, or as many as it has in the largest group of them.
         layer_pieces: contiguous pieces of a block in each layer: keys and values, or 1 if both are the same.
     """
 
@@ -50,6 +58,12 @@ class BlockShape(NamedTuple):
         return self.num_pieces * self.piece_elements * self.dtype.itemsize
 
 
-def layer_caches(pool: torch.Tensor) -> list[KVCache]:
-    """Return each layer's part of a pool [num_layers, 1 or 2, num_blocks, ...] of an attention backend."""
-    return [KVCache(layer[0], layer[-1]) for layer in pool]
+def layer_caches(pool: torch.Tensor, places: Sequence[LayerPlace] | None = None) -> list[KVCache]:
+    """Return each layer's part of a pool of an attention backend.
+
+    Args:
+        pool: [num_layers of a block, 1 or 2, num_blocks, ...].
+        places: of the layers of this rank; None if there is one group, which has them all.
+    """
+    places = LayerGroups().place([0] * len(pool)) if places is None else places
+    return [KVCache(pool[place][0], pool[place][-1], place, group) for place, group in places]

@@ -82,8 +82,9 @@ class Decoder:
             residual = self._embedding(token_ids)
         else:
             residual, delta = self._boundary.take_over(len(token_ids))
+        groups = meta.of_groups()
         for layer, kv_cache in zip(self._layers, kv_caches, strict=True):
-            midway = layer.attend(delta, residual, meta, kv_cache)
+            midway = layer.attend(delta, residual, groups[kv_cache.group], kv_cache)
             if layer is self._layers[-1] and outputs is not None and self._boundary.is_last:
                 midway = Midway(*(part[outputs] for part in midway))
                 if self.adapters is not None:

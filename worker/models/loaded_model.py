@@ -13,10 +13,12 @@ from splitserve.engine_core.checkpoint.pooling import Pooling
 from splitserve.engine_core.ipc.wire import ModelInfo
 from splitserve.worker.device.base import Device
 from splitserve.worker.device.dtypes import dtype_name
+from splitserve.worker.kv_cache.layer_groups import LayerGroups, LayerPlace, group_layers
 from splitserve.worker.kv_cache.layout import BlockShape
 from splitserve.worker.models.base import Model
 from splitserve.worker.models.dense_layer import DenseLayer
 from splitserve.worker.models.placement import Placement
+from splitserve.worker.parallel.shares import share
 
 
 class LoadedModel(NamedTuple):
@@ -40,11 +42,26 @@ class LoadedModel(NamedTuple):
     pooling: Pooling | None = None
     dense: Sequence[DenseLayer] = ()
 
+    @property
+    def layer_groups(self) -> LayerGroups:
+        """How layers share KV blocks, alike on all ranks."""
+        return group_layers(self.config.sliding_windows, self.config.max_model_len)
+
+    @property
+    def layer_places(self) -> list[LayerPlace]:
+        """Where each layer of this rank keeps its keys and values; none of an encoder does."""
+        if not self.model.num_layers:
+            return []
+        windows, stage = self.config.sliding_windows, self.placement.mesh.stage
+        layers = range(len(windows)) if stage is None else share(len(windows), stage.index, stage.count)
+        return self.layer_groups.place([windows[i] for i in layers])
+
     def block_shape(self, block_size: int) -> BlockShape:
         """Return the shape of a KV block of block_size tokens."""
         model = self.model
         pieces = 2 if self.config.latent is None else 1
-        sizes = (model.num_layers, model.num_kv_heads, block_size, model.head_dim)
+        num_layers = max((place + 1 for place, _group in self.layer_places), default=0)
+        sizes = (num_layers, model.num_kv_heads, block_size, model.head_dim)
         return BlockShape(*sizes, self.dtype, pieces)
 
     @property
@@ -76,6 +93,8 @@ class LoadedModel(NamedTuple):
             eos_token_ids=list(config.eos_token_ids),
             num_params=self.model.num_params,
             sliding_window=config.sliding_window,
+            num_window_groups=self.layer_groups.num_window_groups,
+            group_window=self.layer_groups.window,
             quantization=self.quantization,
             embedding_size=self._embedding_size,
             normalizes=self.pooling is None or self.pooling.normalizes,

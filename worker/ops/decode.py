@@ -116,6 +116,28 @@ def decode_inputs(
     _lib.decode_inputs(rows, columns, out.layout, out.block_tables, out.flags, block_size, max_model_len)
 
 
+def window_inputs(
+    rows: Tensor,
+    seq_lens: Tensor,
+    block_table: Tensor,
+    out: tuple[Tensor, Tensor],
+    block_size: int,
+    window: int,
+) -> None:
+    """Lay out the next token of each row for layers with a window, after decode_inputs().
+
+    Args:
+        rows: int32 [R], distinct rows of the batch.
+        seq_lens: int32 [R], of the rows with their next token.
+        block_table: int32 [N, max_blocks], of the group of these layers.
+        out: slot_mapping [R] and block_tables [R, max_blocks] of the group, both int32; of a row's blocks
+            only those of the window are written.
+        block_size: tokens per block.
+        window: tokens that a token sees.
+    """
+    _lib.window_inputs(rows, seq_lens, block_table, *out, block_size, window)
+
+
 def take_rows(out: Tensor, column: Tensor, rows: Tensor) -> None:
     """Write column[rows] to out.
 

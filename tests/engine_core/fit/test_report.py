@@ -56,6 +56,15 @@ def test_a_shorter_context_lets_more_sequences_run_at_once() -> None:
         report(max_model_len=40000)
 
 
+def test_window_groups_are_counted_by_what_rows_hold() -> None:
+    model = msgspec.structs.replace(MODEL, num_window_groups=6, group_window=1024)
+    # Blocks of 5 layers in place of 34.
+    need = msgspec.structs.replace(NEED, model=model, block_bytes=2**21 * 5 // 34)
+    text = "\n".join(report(need).lines)
+    assert "longest sequence  32,768 tokens of the model's 32,768" in text
+    assert "at once           32 of 1,024 tokens, 19 of 4,096 tokens, 9 of 16,384 tokens, 5 of 32,768" in text
+
+
 def test_ranks_are_named() -> None:
     assert "on cpu, each of 2 workers" in lines(tensor_parallel_size=2)
 

@@ -75,3 +75,43 @@ def test_columns_of_unequal_length_and_a_first_block_below_zero_are_refused(bloc
         blocks.append(int32(0, 2), int32(1))
     with pytest.raises(WorkerError, match="begins at block -1"):
         blocks.enter(1, -1, int32(5))
+
+
+@pytest.fixture
+def grouped() -> BlockTables:
+    """Tables of two window groups beside the first; row 1 has three blocks, one of which has left."""
+    tables = np.zeros((2, 3, 5), np.int32)
+    blocks = BlockTables(np.zeros((3, 5), np.int32), np.zeros(3, np.int32), BLOCK_SIZE, POOL_SIZE, tables)
+    blocks.enter(1, 0, int32(7, 9, 4))
+    blocks.enter_windows(1, 1, int32(10, 20, 11, 21))
+    return blocks
+
+
+def test_window_groups_have_tables_as_long_as_the_first(grouped: BlockTables) -> None:
+    assert grouped.window_tables[0, 1, :3].tolist() == [-1, 10, 11]
+    assert grouped.window_tables[1, 1, :3].tolist() == [-1, 20, 21]
+    grouped.append(int32(1, 1), int32(1, 2, 3, 4, 5, 6))
+    assert grouped.num_blocks.tolist() == [0, 5, 0]
+    assert grouped.table[1].tolist() == [7, 9, 4, 1, 4]
+    assert grouped.window_tables[:, 1].tolist() == [[-1, 10, 11, 2, 5], [-1, 20, 21, 3, 6]]
+
+
+def test_slots_and_tables_of_window_groups(grouped: BlockTables) -> None:
+    rows = np.array([1, 1])
+    slots = grouped.window_slots(rows, np.array([5, 8]))
+    assert slots.tolist() == [[10 * 4 + 1, 11 * 4], [20 * 4 + 1, 21 * 4]]
+    assert slots.flags.c_contiguous
+    tables = grouped.windows_of(np.array([1]), 3)
+    assert tables.tolist() == [[[-1, 10, 11]], [[-1, 20, 21]]]
+
+
+@pytest.mark.parametrize("count", [0, 3, 5, 6])
+def test_a_row_that_lacks_blocks_of_a_group_is_refused(grouped: BlockTables, count: int) -> None:
+    with pytest.raises(WorkerError, match="in window groups"):
+        grouped.enter_windows(1, 1, int32(*range(count)))
+    with pytest.raises(WorkerError, match="have left the window"):
+        grouped.enter_windows(1, 4, int32())
+    with pytest.raises(WorkerError, match="differ in length"):
+        grouped.append(int32(1), int32(1, 2))
+    with pytest.raises(WorkerError, match="outside the KV cache"):
+        grouped.append(int32(1), int32(1, 2, POOL_SIZE))

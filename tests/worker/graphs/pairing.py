@@ -18,7 +18,7 @@ from splitserve.worker.config import WorkerConfig
 from splitserve.worker.device.base import Device
 from splitserve.worker.graphs.decode_graphs import DecodeGraph
 from splitserve.worker.worker import Worker
-from tests.worker.runner.driver import Job
+from tests.worker.runner.driver import Job, num_window_groups_of
 from tests.worker.runner.test_batch_invariance import GRAMMARS, random_sampling
 
 
@@ -44,7 +44,8 @@ class Pair:
         ]
         for worker in self.workers:
             worker.load(lambda loaded_bytes, total_bytes: None)
-            worker.init_kv_cache(num_blocks, num_host_blocks)
+            self.num_window_groups = num_window_groups_of(worker)
+            worker.init_kv_cache(num_blocks * (1 + self.num_window_groups), num_host_blocks)
 
     def execute(self, step: SchedulerOutput) -> ModelRunnerOutput:
         recorded, eager = (worker.execute(step) for worker in self.workers)

@@ -83,3 +83,20 @@ def test_eager_and_captured_steps_have_the_same_columns(batch: InputBatch) -> No
     layout = execute(batch, [1, 0], [1, 1]).layout()
     for (name, column), values in zip(declared(LayoutColumns).items(), layout, strict=True):
         assert values.dtype == column.dtype, name
+
+
+def test_a_step_has_slots_and_tables_of_window_groups_in_memory_that_stays(batch: InputBatch) -> None:
+    tables = torch.full((2, 4, 5), -1, dtype=torch.int32)
+    first = torch.zeros(4, 5, dtype=torch.int32)
+    step = CudaStep(torch.zeros(9, dtype=torch.int32), first, 3, window_tables=tables)
+    groups = step.meta.of_groups()[1:]
+    assert [group.slot_mapping.tolist() for group in groups] == [[-1] * 3] * 2
+    assert tables[:, :, 0].tolist() == [[0, 0, 0, -1]] * 2
+    inputs = execute(batch, [1, 0], [1, 1])
+    given = inputs.meta._replace(
+        window_slots=torch.tensor([[4, 5], [6, 7]], dtype=torch.int32),
+        window_tables=torch.arange(4, dtype=torch.int32).view(2, 2, 1),
+    )
+    step.fill(CpuDevice(), batch, inputs._replace(meta=given))
+    assert [group.slot_mapping.tolist() for group in groups] == [[4, 5, -1], [6, 7, -1]]
+    assert [group.block_tables[:, 0].tolist() for group in groups] == [[0, 1, 0], [2, 3, 0]]

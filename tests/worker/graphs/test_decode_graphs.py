@@ -112,7 +112,8 @@ def test_every_architecture_and_format_ends_alike(
     pair = pair_of(checkpoints.get(spec), dtype=dtype, quantization=quantization, max_model_len=160)
     calls, rng = count_calls(monkeypatch), random.Random(7)
     jobs = decoding_jobs(rng, VOCAB_SIZE, featured=0)
-    Driver(pair, pair.config, NUM_BLOCKS, rng, NUM_HOST_BLOCKS).run(jobs)
+    num_groups = pair.num_window_groups
+    Driver(pair, pair.config, NUM_BLOCKS, rng, NUM_HOST_BLOCKS, num_window_groups=num_groups).run(jobs)
     assert calls.draw > 20
 
 

@@ -17,6 +17,7 @@ from splitserve.worker.ops.decode import (
     append_tokens,
     decode_inputs,
     take_rows,
+    window_inputs,
 )
 
 N, MAX_LEN, BLOCK_SIZE = 5, 11, 4
@@ -95,6 +96,35 @@ def test_a_row_does_not_compute_past_its_known_tokens() -> None:
 def test_a_context_longer_than_the_columns_is_refused(max_len: int) -> None:
     with pytest.raises(ValueError, match="max_len: expected 1 to 12"):
         decode_inputs(int32(0), columns(), step_tensors(1), BLOCK_SIZE, max_len)
+
+
+def test_a_group_with_a_window_is_told_of_the_blocks_that_a_token_sees() -> None:
+    table = torch.arange(N * 4, dtype=torch.int32).view(N, 4)
+    table[2, 0] = -1
+    slots, tables = int32(-7, -7), torch.full((2, 4), -7, dtype=torch.int32)
+    # Tokens 11 of row 2 and 4 of row 0 see 6 tokens each: from 6 on, and all.
+    window_inputs(int32(2, 0), int32(12, 5), table, (slots, tables), BLOCK_SIZE, 6)
+    assert slots.tolist() == [10 * BLOCK_SIZE + 3, 1 * BLOCK_SIZE]
+    assert tables.tolist() == [[-7, 9, 10, -7], [0, 1, -7, -7]]
+
+
+@pytest.mark.parametrize(
+    ("row", "seq_len", "window", "message"),
+    [
+        (5, 1, 6, "rows: 5 is outside the batch"),
+        (0, 0, 6, "seq_lens: 0 is not"),
+        (0, 17, 6, "seq_lens: 17 is not"),
+        (0, 1, 0, "window: must be positive"),
+    ],
+)
+def test_a_group_with_a_window_refuses_what_is_outside(
+    row: int, seq_len: int, window: int, message: str
+) -> None:
+    table = torch.zeros(N, 4, dtype=torch.int32)
+    out = int32(-7), torch.full((1, 4), -7, dtype=torch.int32)
+    with pytest.raises(ValueError, match=message):
+        window_inputs(int32(row), int32(seq_len), table, out, BLOCK_SIZE, window)
+    assert out[0].tolist() == [-7]
 
 
 @pytest.mark.parametrize("field", LayoutColumns._fields)

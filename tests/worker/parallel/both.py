@@ -16,7 +16,7 @@ from splitserve.worker.config import WorkerConfig
 from splitserve.worker.worker import Worker
 from tests.checkpoints import VOCAB_SIZE
 from tests.worker.parallel.ranks import ParallelWorker, RankPool
-from tests.worker.runner.driver import Driver, Job
+from tests.worker.runner.driver import Driver, Job, num_window_groups_of
 from tests.worker.runner.test_batch_invariance import random_sampling
 
 NUM_BLOCKS = 96
@@ -36,16 +36,17 @@ class Both(NamedTuple):
 
     def run_single(self, jobs: list[Job]) -> list[Job]:
         """Every job alone, straight."""
-        done = [job.again() for job in jobs]
+        done, num_groups = [job.again() for job in jobs], num_window_groups_of(self.single)
         for job in done:
-            Driver(self.single, self.config, NUM_BLOCKS).run([job])
+            Driver(self.single, self.config, NUM_BLOCKS, num_window_groups=num_groups).run([job])
         return done
 
     def run_parallel(self, jobs: list[Job], rng: random.Random | None = None) -> list[Job]:
         """All jobs at once; with an rng chunked, preempted and mixed at random."""
         done = [job.again() for job in jobs]
         tells_tokens = self.parallel.config.pipeline_parallel_size > 1
-        Driver(self.parallel, self.config, NUM_BLOCKS, rng, NUM_HOST_BLOCKS, tells_tokens).run(done)
+        sizes = (NUM_BLOCKS, rng, NUM_HOST_BLOCKS, tells_tokens, num_window_groups_of(self.single))
+        Driver(self.parallel, self.config, *sizes).run(done)
         return done
 
 
@@ -75,11 +76,12 @@ def make_both(ranks: RankPool) -> MakeBoth:
         )
         single = Worker(config)
         single.load()
-        single.init_kv_cache(NUM_BLOCKS, NUM_HOST_BLOCKS)
+        num_blocks = NUM_BLOCKS * (1 + num_window_groups_of(single))
+        single.init_kv_cache(num_blocks, NUM_HOST_BLOCKS)
         parallel = ranks.load(
             msgspec.structs.replace(config, tensor_parallel_size=num_ranks, pipeline_parallel_size=num_stages)
         )
-        parallel.init_kv_cache(NUM_BLOCKS, NUM_HOST_BLOCKS)
+        parallel.init_kv_cache(num_blocks, NUM_HOST_BLOCKS)
         return Both(single, parallel, config)
 
     return make

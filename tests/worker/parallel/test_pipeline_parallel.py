@@ -28,6 +28,12 @@ CASES: dict[str, tuple[CheckpointSpec, int, int]] = {
     "llama-tied": (CheckpointSpec("llama", {**_THREE, "tie_word_embeddings": True}), 1, 2),
     "llama-untied-3": (CheckpointSpec("llama", _THREE), 1, 3),
     "mistral-window": (CheckpointSpec("mistral", {**_THREE, "sliding_window": 13}), 1, 2),
+    # Window groups: of a layer that sees all and two with a window, which each stage places by itself.
+    "gemma3": (
+        CheckpointSpec("gemma3", {**_THREE, "sliding_window": 13, "sliding_window_pattern": 3}),
+        1,
+        2,
+    ),
     "qwen3": (CheckpointSpec("qwen3", _THREE), 1, 2),
     "olmo2": (CheckpointSpec("olmo2", _THREE), 1, 2),
     "qwen3moe": (CheckpointSpec("qwen3moe", {**_THREE, "mlp_only_layers": [1]}), 1, 2),

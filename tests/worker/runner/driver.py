@@ -18,6 +18,7 @@ from splitserve.engine_core.ipc.worker_messages import (
 )
 from splitserve.engine_core.sequence_sampling import SequenceSampling
 from splitserve.worker.config import WorkerConfig
+from splitserve.worker.worker import Worker
 
 
 @dataclass(slots=True)
@@ -46,7 +47,12 @@ class Job:
 class _Running:
     job: Job
     num_computed: int = 0
-    block_ids: list[int] = field(default_factory=list)
+    # A block of each group of layers for every block_size tokens.
+    blocks: list[list[int]] = field(default_factory=list)
+
+    @property
+    def block_ids(self) -> list[int]:
+        return [block_id for entry in self.blocks for block_id in entry]
 
     @property
     def num_tokens(self) -> int:
@@ -84,8 +90,17 @@ class Executes(Protocol):
     def execute(self, step: SchedulerOutput, /) -> ModelRunnerOutput: ...
 
 
+def num_window_groups_of(worker: Worker) -> int:
+    """Window groups of a loaded model; its pool needs as many blocks more for each of the first group."""
+    assert worker.loaded is not None
+    return worker.loaded.layer_groups.num_window_groups
+
+
 class Driver:
-    """A scheduler without a policy. With an rng it admits, chunks, skips, preempts and orders at random."""
+    """A scheduler without a policy. With an rng it admits, chunks, skips, preempts and orders at random.
+
+    The pool has num_blocks blocks for each group of layers.
+    """
 
     def __init__(
         self,
@@ -95,7 +110,10 @@ class Driver:
         rng: random.Random | None = None,
         num_host_blocks: int = 0,
         tells_tokens: bool = False,
+        num_window_groups: int = 0,
     ) -> None:
+        self._num_groups = 1 + num_window_groups
+        num_blocks *= self._num_groups
         self._worker = worker
         self._tells_tokens = tells_tokens
         self._block_size = config.block_size
@@ -106,7 +124,7 @@ class Driver:
         self._budget = config.max_num_batched_tokens
         self._freed: list[int] = []
         self._new: list[NewRow] = []
-        self._appended: list[tuple[int, int]] = []
+        self._appended: list[tuple[int, list[int]]] = []
         self.host = HostTier(num_blocks, num_host_blocks)
         self._step = 0
         self.mixed_steps = 0
@@ -131,7 +149,7 @@ class Driver:
             new_rows=self._new,
             freed_rows=pack_int32(self._freed),
             block_rows=pack_int32([row for row, _ in self._appended]),
-            block_ids=pack_int32([block for _, block in self._appended]),
+            block_ids=pack_int32([block for _, entry in self._appended for block in entry]),
             moves_from=pack_int32([source for source, _ in self.host.moves]),
             moves_to=pack_int32([target for _, target in self.host.moves]),
             last_token_ids=pack_int32([self._last_token(row) for row in plan] if self._tells_tokens else []),
@@ -181,7 +199,8 @@ class Driver:
             row = self._rng.choice(sorted(known))
             running = self._rows[row]
             num_filled = -(-running.num_computed // self._block_size)
-            self.host.save(running.job, running.num_computed, running.block_ids[:num_filled])
+            filled = running.block_ids[: num_filled * self._num_groups]
+            self.host.save(running.job, running.num_computed, filled)
             waiting.append(self._release(row))
 
     def _admit(self, waiting: list[Job]) -> None:
@@ -190,7 +209,7 @@ class Driver:
             row = self._free_rows.pop(self._pick(len(self._free_rows)))
             self._rows[row] = running = _Running(job)
             needed = -(-running.num_tokens // self._block_size)
-            running.block_ids = [self._take_block() for _ in range(needed)]
+            running.blocks = [self._take_entry() for _ in range(needed)]
             running.num_computed = self.host.load(job, running.block_ids)
             self._new.append(
                 NewRow(
@@ -198,9 +217,10 @@ class Driver:
                     token_ids=pack_int32([*job.prompt, *job.tokens]),
                     num_prompt_tokens=len(job.prompt),
                     num_computed_tokens=running.num_computed,
-                    block_ids=pack_int32(running.block_ids),
+                    block_ids=pack_int32([entry[0] for entry in running.blocks]),
                     sampling=job.sampling,
                     adapter=job.adapter,
+                    window_block_ids=pack_int32([i for entry in running.blocks for i in entry[1:]]),
                 )
             )
 
@@ -222,9 +242,12 @@ class Driver:
 
     def _grow(self, row: int, num_tokens: int) -> None:
         running = self._rows[row]
-        while len(running.block_ids) * self._block_size < num_tokens:
-            running.block_ids.append(self._take_block())
-            self._appended.append((row, running.block_ids[-1]))
+        while len(running.blocks) * self._block_size < num_tokens:
+            running.blocks.append(self._take_entry())
+            self._appended.append((row, running.blocks[-1]))
+
+    def _take_entry(self) -> list[int]:
+        return [self._take_block() for _ in range(self._num_groups)]
 
     def _take_block(self) -> int:
         return self._free_blocks.pop(self._pick(len(self._free_blocks)))
