@@ -29,8 +29,9 @@ Progress = Callable[[int, int], None]
 Loader = Callable[[str | Path, WeightPlan, torch.dtype, Device, Progress], None]
 """load_weights, or what fills a plan's parameters in its place."""
 
-# Large enough for full disk speed, small enough that progress is smooth and the staging buffer negligible.
-CHUNK_BYTES = 16 * 2**20
+# Large enough for full disk speed, small enough that progress is smooth and that what is computed of a piece,
+# up to four times as much, is little beside the weights: see benchmarks/load_memory.py.
+CHUNK_BYTES = 4 * 2**20
 # Buffers that old versions of the reference implementation saved beside the weights, and scales of quantized
 # activations and KV caches.
 _HARMLESS = re.compile(
@@ -49,7 +50,7 @@ def load_weights(
         plan: what the model needs.
         dtype: of the parameters; tensors of another dtype are converted.
         device: where the parameters go.
-        progress: called with (loaded_bytes, total_bytes) of what this rank reads, at least once per 16 MiB.
+        progress: called with (loaded_bytes, total_bytes) of what this rank reads, at least once per 4 MiB.
 
     Raises:
         ModelLoadError: names file and tensor; before anything is allocated, unless a file is cut short while

@@ -210,6 +210,9 @@ _INT8 = {"num_bits": 8, "group_size": None}
 CASES = {
     "gptq": Case(_gptq_config(), gptq()),
     "gptq-symmetric": Case(_gptq_config(sym=True), gptq(is_symmetric=True)),
+    "gptq-act-order-symmetric": Case(
+        _gptq_config(desc_act=True, sym=True), gptq(is_symmetric=True, has_order=True)
+    ),
     "gptq-act-order": Case(_gptq_config(desc_act=True), gptq(has_order=True)),
     "gptq-8-bits": Case(_gptq_config(bits=8), gptq(bits=8)),
     "gptq-no-groups": Case(_gptq_config(group_size=-1), gptq(group=-1)),
