@@ -147,6 +147,12 @@ class EngineUnavailableError(SplitServeError):
     status = 503
 
 
+class EngineAsleepError(EngineUnavailableError):
+    """All engines that could take this request sleep until they are woken up."""
+
+    code = "engine_asleep"
+
+
 class QueueTimeoutError(SplitServeError):
     """The engine ended this request because it had waited for as long as it was allowed to."""
 

@@ -66,11 +66,11 @@ class ApiKeySettings(Settings, frozen=True, kw_only=True):
     admin_key_file: Annotated[
         str,
         Setting(
-            "file of keys for /debug/log_level, one per line",
+            "file of keys for administration, one per line: /debug/log_level, /sleep and others",
             "security",
             metavar="FILE",
             default="none, and that is not served",
-            docs=", see [Observability](observability.md#log-level)",
+            docs=", see [Security](security.md#keys)",
         ),
     ] = ""
 

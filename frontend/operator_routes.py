@@ -8,6 +8,7 @@ from typing import Literal
 import msgspec
 
 from splitserve.frontend.endpoints import constant, with_parameter, without_request
+from splitserve.frontend.engines.questions import SLEEP_LEVEL, WAKE_TAGS
 from splitserve.frontend.http.limits import InFlightRequests
 from splitserve.frontend.metrics.scrape import Scrape
 from splitserve.frontend.openai.context import VERSION, ApiContext
@@ -21,6 +22,14 @@ from splitserve.frontend.operator.adapters import (
 )
 from splitserve.frontend.operator.debug_engines import EngineViewList, view_engines
 from splitserve.frontend.operator.debug_requests import OpenRequestList, list_requests, show_request
+from splitserve.frontend.operator.engine_sleep import (
+    CacheReset,
+    SleepAnswer,
+    reset_prefix_cache,
+    show_sleep,
+    sleep,
+    wake_up,
+)
 from splitserve.frontend.operator.health import Health, HealthProbe
 from splitserve.frontend.operator.load import ServerLoad, server_load
 from splitserve.frontend.operator.log_level import (
@@ -80,7 +89,7 @@ def operator_operations(
             response=VersionAnswer,
         ),
         *_debugging(context),
-        *(_admin(context) if context.config.admin_key_hashes else ()),
+        *((*_admin(context), *_sleeping(context)) if context.config.admin_key_hashes else ()),
         _operator(
             path="/metrics",
             name="metrics",
@@ -137,6 +146,43 @@ def _admin(context: ApiContext) -> list[Operation]:
             request=LogLevelRequest,
             example={"level": "debug"},
             errors=(400, 401, 408, 413, 415, 429, 500),
+        ),
+    ]
+
+
+def _sleeping(context: ApiContext) -> list[Operation]:
+    admin = partial(Operation, tag="operation", method="POST", response=SleepAnswer, is_admin=True)
+    return [
+        admin(
+            path="/sleep",
+            name="sleep",
+            summary="End the workers of all engines, until they are woken up",
+            endpoint=partial(sleep, context),
+            query={"level": {"const": SLEEP_LEVEL, "default": SLEEP_LEVEL}},
+            errors=(400, 401, 503),
+        ),
+        admin(
+            path="/wake_up",
+            name="wake_up",
+            summary="Start the workers again",
+            endpoint=partial(wake_up, context),
+            query={"tags": {"type": "array", "items": {"enum": list(WAKE_TAGS)}}},
+            errors=(400, 401, 503),
+        ),
+        admin(
+            path="/is_sleeping",
+            method="GET",
+            name="is_sleeping",
+            summary="Whether the engines sleep",
+            endpoint=without_request(partial(show_sleep, context)),
+        ),
+        admin(
+            path="/reset_prefix_cache",
+            name="reset_prefix_cache",
+            summary="Let nobody find the prefixes that are cached now",
+            endpoint=without_request(partial(reset_prefix_cache, context)),
+            response=CacheReset,
+            errors=(401, 503),
         ),
     ]
 

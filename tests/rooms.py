@@ -63,7 +63,7 @@ FRONTEND = {
     "endpoints": "",
     "batches": "config database endpoints engines http openai openapi response_store responses",
     "routes": "anthropic endpoints http openai openapi responses",
-    "operator_routes": "endpoints http metrics openai openapi operator",
+    "operator_routes": "endpoints engines http metrics openai openapi operator",
     "docs_page": "",
     "page": "http",
     "app": "batches config database docs_page engines http launch metrics observability openai openapi "

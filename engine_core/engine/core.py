@@ -177,17 +177,16 @@ class EngineCore:
         self._requests.abort_all()
 
     def start_over(self) -> None:
-        """The workers are lost, with all KV and the steps in flight: requests go on from their tokens so far.
-
-        They wait again, ahead of those that never ran. One that workers die of ends with "request_unsafe".
-        """
+        """The workers are lost: release_workers(), but what workers die of ends with "request_unsafe"."""
         unsafe = self._quarantine.worker_lost(requests_in_flight(self._in_flight, self.scheduler.running))
-        self.scheduler.start_over()
         self._counters.num_worker_restarts += 1
+        self.release_workers()
         for request in [each for each in self._table if each.siblings in unsafe]:
-            code, status = UnsafeRequestError.code, UnsafeRequestError.status
-            message = "workers were lost twice while they computed this request, so it is not tried again"
-            self._requests.end(EndedRequest(request, FinishReason.ERROR, None, code, message, status))
+            self._requests.end(_unsafe(request))
+
+    def release_workers(self) -> None:
+        """The workers are gone, with KV and steps: requests go on from their tokens, before new ones."""
+        self.scheduler.start_over()
         for ended in self.grammars.start_over(self._table):
             self._requests.end(ended)
         self.adapters.start_over(self._table)
@@ -318,6 +317,12 @@ class EngineCore:
             self._outputs.add_pooled(frontend, pooled)
         for ended in result.ended:
             self._requests.end(ended)
+
+
+def _unsafe(request: Request) -> EndedRequest:
+    code, status = UnsafeRequestError.code, UnsafeRequestError.status
+    message = "workers were lost twice while they computed this request, so it is not tried again"
+    return EndedRequest(request, FinishReason.ERROR, None, code, message, status)
 
 
 def _limits(config: SchedulerConfig, model: ModelInfo, max_cached_tokens: int) -> RequestLimits:

@@ -29,9 +29,14 @@ class UtilityCalls:
     Attributes:
         adapters: answers those that concern adapters.
         on_log_level: has this process and the workers log from another level on.
+        on_sleep: ends the workers, or refuses to.
+        on_wake_up: starts them again.
     """
 
     on_log_level: Callable[[LogLevelName], None] = staticmethod(lambda level: None)
+
+    on_sleep: Callable[[], None] = staticmethod(lambda: None)
+    on_wake_up: Callable[[], None] = staticmethod(lambda: None)
 
     def __init__(
         self,
@@ -68,9 +73,18 @@ class UtilityCalls:
                 self.on_log_level(call.log_level)
                 self._post_all(LogLevelSet(call.log_level))
                 self._post(identity, CallResult(call.call_id, ok=True))
+            case CallKind.SLEEP | CallKind.WAKE_UP:
+                try:
+                    (self.on_sleep if call.kind is CallKind.SLEEP else self.on_wake_up)()
+                    self._post(identity, CallResult(call.call_id, ok=True))
+                except SplitServeError as error:
+                    self._refuse(identity, call, error)
             case CallKind.LOAD_ADAPTER | CallKind.UNLOAD_ADAPTER:
                 try:
                     self.adapters.answer(identity, call, self._place(call.path), engine.adapters)
                 except SplitServeError as error:
-                    result = CallResult(call.call_id, ok=False, message=str(error), status=error.status)
-                    self._post(identity, result)
+                    self._refuse(identity, call, error)
+
+    def _refuse(self, identity: bytes, call: Call, error: SplitServeError) -> None:
+        result = CallResult(call.call_id, ok=False, message=str(error), status=error.status)
+        self._post(identity, result)

@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 
 import zmq
 
+from splitserve.engine_core.errors import EngineUnavailableError
 from splitserve.engine_core.ipc.wire import LogLevelName
 from splitserve.engine_core.ipc.worker_messages import (
     CompileGrammar,
@@ -51,6 +52,14 @@ class Executor(ABC):
         Raises:
             WorkerError: they cannot be started.
         """
+
+    def stop(self) -> None:
+        """End all workers at once, by force, until restart(): nothing of them arrives any more.
+
+        Raises:
+            EngineUnavailableError: they cannot be started again.
+        """
+        raise EngineUnavailableError("these workers cannot be started again")
 
     @abstractmethod
     def init_kv_cache(self, num_blocks: int, num_host_blocks: int = 0) -> None:

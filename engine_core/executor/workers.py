@@ -34,6 +34,7 @@ from splitserve.engine_core.errors import (
 from splitserve.engine_core.executor.base import Executor
 from splitserve.engine_core.executor.last_words import LastWords
 from splitserve.engine_core.executor.ranks import Ranks
+from splitserve.engine_core.executor.replacement import Replacement
 from splitserve.engine_core.executor.worker_group import WorkerGroup
 from splitserve.engine_core.ipc.codec import encode, from_worker_decoder
 from splitserve.engine_core.ipc.transport import Content, SendResult
@@ -57,9 +58,6 @@ _MAX_MESSAGES_PER_CALL = 64
 _EXIT_GRACE_S = 2
 # How often to check meanwhile which ranks have ended or sent something.
 _ASK_S = 0.1
-# The same while killed workers end, and for how long: a device may take seconds to free its memory.
-_ASK_ENDING_S = 0.005
-_END_S = 30.0
 # And how often to look whether they are alive where no descriptor tells.
 _ASK_ALIVE_S = 0.5
 
@@ -80,7 +78,7 @@ class WorkersExecutor(Executor):
         self._config = config
         self._all_ranks = range(config.num_ranks)
         self._identities = [str(rank).encode() for rank in self._all_ranks]
-        self._killed_s: float | None = None
+        self._replacement = Replacement(group, clock, self.start)
         self._next_ask_s = 0.0
         self._forget()
 
@@ -93,7 +91,7 @@ class WorkersExecutor(Executor):
     @property
     def sockets(self) -> Sequence[zmq.Socket | int]:
         """The workers' socket, once it is bound, and what tells of their processes."""
-        if self._killed_s is not None:
+        if self._replacement.is_active:
             return ()
         router = self._group.router
         own = [router.socket, router.connections.monitor] if router is not None else []
@@ -102,7 +100,9 @@ class WorkersExecutor(Executor):
     def poll_timeout_s(self) -> float | None:
         """Seconds until the oldest step misses its deadline, or the workers have to be asked."""
         due_s = self._ranks.deadline_s()
-        if self._killed_s is not None or self._group.needs_asking:
+        if self._replacement.is_active:
+            due_s = self._replacement.due_s
+        elif self._group.needs_asking:
             due_s = self._next_ask_s if due_s is None else min(due_s, self._next_ask_s)
         return None if due_s is None else max(0.0, due_s - self._clock.monotonic())
 
@@ -114,17 +114,22 @@ class WorkersExecutor(Executor):
         """
         self._group.start(self._context)
 
+    def stop(self) -> None:
+        """Kill all workers, and start no others."""
+        self._replacement.begin(wanted=False)
+        self._forget()
+
     def restart(self) -> None:
         """Kill all workers; new ones are started once the last of them has ended.
 
         Raises:
             WorkerError: they were killed before, and have not ended.
         """
-        if self._killed_s is not None:
-            raise WorkerError("the workers were killed, but their processes do not end")
+        if self._replacement.is_stopped:
+            self._replacement.want()
+            return
+        self._replacement.begin(wanted=True)
         self._forget()
-        self._group.kill()
-        self._killed_s = self._clock.monotonic()
 
     def init_kv_cache(self, num_blocks: int, num_host_blocks: int = 0) -> None:
         """Tell the workers the size of their KV cache and of its CPU offload tier."""
@@ -157,8 +162,8 @@ class WorkersExecutor(Executor):
             ModelLoadError: a worker refused the checkpoint.
             ConfigError: a worker refused the configuration.
         """
-        if self._killed_s is not None:
-            self._await_end(self._killed_s)
+        if self._replacement.is_active:
+            self._replacement.look()
             return []
         router = self._group.router
         frames = list(router.receive(_MAX_MESSAGES_PER_CALL)) if router is not None else []
@@ -202,19 +207,6 @@ class WorkersExecutor(Executor):
                 self._group.router.send(identity, encode(Shutdown()))
         self._group.end(timeout_s)
         self._context.term()
-
-    def _await_end(self, killed_s: float) -> None:
-        """Start new workers once the killed ones have ended."""
-        self._group.attend()
-        now_s = self._clock.monotonic()
-        if self._group.have_ended():
-            self._group.end(0.0)
-            self._killed_s = None
-            self._group.start(self._context)
-        elif now_s >= killed_s + _END_S:
-            raise WorkerError(f"the workers were killed, but have not ended within {_END_S:g} s")
-        else:
-            self._next_ask_s = now_s + _ASK_ENDING_S
 
     def ledger(self) -> Ledger | None:
         """Return the ledger of the workers' KV cache, if they may outlive this engine."""

@@ -123,6 +123,8 @@ class CallKind(enum.IntEnum):
     LOAD_ADAPTER = 3
     UNLOAD_ADAPTER = 4
     SET_LOG_LEVEL = 5
+    SLEEP = 6
+    WAKE_UP = 7
 
 
 class Call(Wire, frozen=True, tag=4):

@@ -19,7 +19,9 @@ from typing import Literal
 
 import msgspec
 
-PROTOCOL_VERSION = 12
+PROTOCOL_VERSION = 13
+# The stage of an engine that recovers once it is woken up.
+ASLEEP = "asleep"
 
 
 Task = Literal["generate", "embed", "score", "classify"]

@@ -5,7 +5,7 @@ LOADING      Loading                    Rejected 503    serve() -> SERVING, Read
 SERVING      Ready                      engine.add      drain() -> DRAINING, Draining is posted
 DRAINING     Ready, Draining            Rejected 503    end of the process
 
-Beside SERVING and DRAINING, while lost workers are started again:
+Beside SERVING and DRAINING, while lost workers are started again, or the engine is asleep without any:
 recovering   also Recovering            Rejected 503    recovered(), all of the above is posted again
 """
 
@@ -18,7 +18,7 @@ import msgspec
 from splitserve.engine_core.clock import Clock
 from splitserve.engine_core.config import EngineConfig
 from splitserve.engine_core.engine.core import EngineCore
-from splitserve.engine_core.errors import EngineUnavailableError
+from splitserve.engine_core.errors import EngineAsleepError, EngineUnavailableError
 from splitserve.engine_core.ipc.messages import (
     AdaptersChanged,
     Draining,
@@ -27,7 +27,7 @@ from splitserve.engine_core.ipc.messages import (
     Ready,
     Recovering,
 )
-from splitserve.engine_core.ipc.wire import PROTOCOL_VERSION, ModelInfo
+from splitserve.engine_core.ipc.wire import ASLEEP, PROTOCOL_VERSION, ModelInfo
 from splitserve.engine_core.process.version import software_version
 from splitserve.engine_core.sequence_sampling import MAX_STEP_LOGPROBS
 from splitserve.engine_core.server.startup import Startup
@@ -112,6 +112,8 @@ class EnginePhase:
             raise EngineUnavailableError(f"the engine is {self._startup.stage}")
         if self.is_draining:
             raise EngineUnavailableError("the engine is shutting down")
+        if self.is_recovering and self._startup.stage == ASLEEP:
+            raise EngineAsleepError("the engine is asleep")
         if self.is_recovering:
             raise EngineUnavailableError(f"the engine has lost its workers and is {self._startup.stage}")
         return self._engine

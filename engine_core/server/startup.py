@@ -18,7 +18,7 @@ from splitserve.engine_core.checkpoint.state import FileState, file_states
 from splitserve.engine_core.config import EngineConfig, SchedulerConfig
 from splitserve.engine_core.errors import ModelLoadError, WorkerError
 from splitserve.engine_core.executor.base import Executor
-from splitserve.engine_core.ipc.wire import ModelInfo
+from splitserve.engine_core.ipc.wire import ASLEEP, ModelInfo
 from splitserve.engine_core.ipc.worker_messages import (
     FromWorkerMessage,
     KVCacheReady,
@@ -89,6 +89,16 @@ class Startup:
         self.fraction = 0.0
         self._enter("starting the worker")
         self._executor.restart()
+
+    def sleep(self) -> None:
+        """End the workers until begin_again().
+
+        Raises:
+            EngineUnavailableError: the executor cannot start them again.
+        """
+        self._executor.stop()
+        self.fraction = 0.0
+        self._enter(ASLEEP)
 
     def has_changed(self) -> bool:
         """Whether the checkpoint's files are others than those that were loaded."""

@@ -4,17 +4,19 @@ state        by the workers' messages                        steps are planned
 starting     startup, until the KV cache is there            no
 serving      outputs are applied; a loss: recovering         as many as may be in flight
 recovering   recovery, until the KV cache is there again     no
+asleep       none: there are no workers until wake_up()      no
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 
 import zmq
 
 from splitserve.engine_core.clock import Clock
 from splitserve.engine_core.engine.core import EngineCore
-from splitserve.engine_core.errors import ConfigError, ModelLoadError, WorkerError
+from splitserve.engine_core.errors import ConfigError, EngineUnavailableError, ModelLoadError, WorkerError
 from splitserve.engine_core.executor.base import Executor
 from splitserve.engine_core.ipc.worker_messages import (
     AdapterLoaded,
@@ -67,6 +69,21 @@ class WorkerSide:
         """Whether lost workers are being started again."""
         return self._recovery.is_active
 
+    def sleep(self) -> None:
+        """End the workers until wake_up(); see Recovery.sleep.
+
+        Raises:
+            EngineUnavailableError: they are being started.
+        """
+        if self._engine is None:
+            raise EngineUnavailableError("the engine is loading")
+        self._recovery.sleep(self._engine)
+
+    def wake_up(self) -> None:
+        """Start workers again, if there are none."""
+        self._recovery.wake_up()
+        self._start_watch.heard()
+
     def register(self, poller: zmq.Poller) -> None:
         """Let the poller wait for what the executor waits for now."""
         wanted = tuple(self._executor.sockets)
@@ -80,7 +97,9 @@ class WorkerSide:
 
     def next_due_s(self) -> float:
         """Return the time by which attend() has to be called again; inf when nothing is due."""
-        if self._engine is None or self._recovery.is_active:
+        if self._recovery.is_asleep:
+            due_s = math.inf
+        elif self._engine is None or self._recovery.is_active:
             due_s = self._clock.monotonic() + LOOK_S
         else:
             due_s = self._step_watch.next_due_s(self._engine)
@@ -107,6 +126,8 @@ class WorkerSide:
         """Say why no step can end at the moment; "" if one can, or the first workers are being started."""
         if self._engine is None:
             return ""
+        if self._recovery.is_asleep:
+            return "is asleep"
         if self._recovery.is_active:
             return f"lost its workers and is {self._startup.stage}"
         return self._step_watch.stalled(self._engine)
@@ -115,6 +136,8 @@ class WorkerSide:
         if self._is_due(ready):
             for message in self._executor.receive():
                 self._on_message(message)
+        if self._recovery.is_asleep:
+            return
         if self._recovery.is_active:
             self._recovery.look(self._executor.stopped())
         if self._engine is None or self._recovery.is_active:

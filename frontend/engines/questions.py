@@ -5,11 +5,15 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterable, Sequence
 
-from splitserve.engine_core.errors import EngineUnavailableError
+from splitserve.engine_core.errors import EngineUnavailableError, InvalidRequestError
 from splitserve.engine_core.ipc.messages import Call, CallKind, CallResult
 from splitserve.engine_core.ipc.wire import EngineView, LogLevelName
 from splitserve.frontend.engines.replica import EngineReplica
 from splitserve.frontend.engines.status import EngineStatus, Explanation
+
+# In vLLM's words: how deep an engine may sleep, and what wakes up.
+SLEEP_LEVEL = 2
+WAKE_TAGS = ("weights", "kv_cache")
 
 
 async def ping(replicas: Iterable[EngineReplica], timeout_s: float) -> list[EngineStatus]:
@@ -61,6 +65,19 @@ async def set_log_level(
     }
 
 
+async def rest(replicas: Iterable[EngineReplica], asleep: bool, timeout_s: float) -> None:
+    """Have engines end their workers, and with them weights and KV, or start them again.
+
+    Open requests wait, and go on with the same tokens; new ones are refused until the workers are back, some
+    time after this returns.
+
+    Raises:
+        EngineUnavailableError: an engine did not do so within timeout_s seconds.
+    """
+    call = Call(0, CallKind.SLEEP if asleep else CallKind.WAKE_UP)
+    await asyncio.gather(*(each.client.call(call, timeout_s) for each in replicas))
+
+
 async def _explain(
     replica: EngineReplica, request_ids: Sequence[str], tenant: str, timeout_s: float
 ) -> Explanation:
@@ -68,3 +85,23 @@ async def _explain(
     if result is None:
         return Explanation(replica.address, False)
     return Explanation(replica.address, True, result.requests)
+
+
+def check_sleep_level(level: object) -> None:
+    """Refuse another level than 2; raises InvalidRequestError."""
+    if type(level) is not int or level != SLEEP_LEVEL:
+        raise InvalidRequestError(
+            f"level may only be {SLEEP_LEVEL}, which gives up weights and KV cache, got {str(level)[:64]!r}",
+            "level",
+            "unsupported_parameter",
+        )
+
+
+def check_wake_tags(tags: Sequence[str] | None) -> None:
+    """Refuse to wake up a part, which is not possible; None is all. Raises InvalidRequestError."""
+    if tags is not None and set(tags) != set(WAKE_TAGS):
+        raise InvalidRequestError(
+            f"tags may only be left out, or name {' and '.join(WAKE_TAGS)}: an engine wakes up as a whole",
+            "tags",
+            "unsupported_parameter",
+        )

@@ -7,7 +7,7 @@ import contextlib
 import math
 from collections.abc import Callable, Sequence
 
-from splitserve.engine_core.errors import EngineUnavailableError
+from splitserve.engine_core.errors import EngineAsleepError, EngineUnavailableError
 from splitserve.frontend.engines.generation import GenerationRequest
 from splitserve.frontend.engines.replica import EngineReplica
 from splitserve.frontend.engines.status import EngineStatus
@@ -146,10 +146,13 @@ class Readiness:
             for replica in self._replicas
             if not model or model in replica.known_names
         ]
-        return EngineUnavailableError(f"{missing} is ready: {'; '.join(states) or 'the pool is closed'}")
+        kind = EngineAsleepError if self._is_asleep(model) else EngineUnavailableError
+        return kind(f"{missing} is ready: {'; '.join(states) or 'the pool is closed'}")
 
     def _back_until_s(self, model: str) -> float | None:
         """Return until when an engine of a model that is away may come back; None if none may."""
+        if self._is_asleep(model):
+            return None
         since = [
             replica.gone_since_s
             for replica in self._replicas
@@ -157,6 +160,11 @@ class Readiness:
         ]
         until_s = max(since, default=0.0) + self._failover_wait_s
         return until_s if since and asyncio.get_running_loop().time() < until_s else None
+
+    def _is_asleep(self, model: str) -> bool:
+        """Return whether every engine that serves a model, or did, sleeps: nobody waits for those."""
+        known = [replica.status().is_asleep for replica in self._replicas if _knows(replica, model)]
+        return bool(known) and all(known)
 
     def _any_serves(self, model: str = "") -> bool:
         return any(_serves(replica, model) for replica in self._replicas)

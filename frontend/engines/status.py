@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from splitserve.engine_core.ipc.messages import EngineStats, QueueStats, RequestInfo
+from splitserve.engine_core.ipc.wire import ASLEEP
 from splitserve.frontend.engines.failover.stats import FailoverStats
 from splitserve.frontend.engines.served_model import ServedModel
 
@@ -36,6 +37,11 @@ class EngineStatus:
     stats: EngineStats | None = None
     queue: QueueStats | None = None
     stalled: str = ""
+
+    @property
+    def is_asleep(self) -> bool:
+        """Whether it has no workers until it is woken up."""
+        return self.state == "recovering" and self.stage == ASLEEP
 
 
 @dataclass(slots=True, frozen=True)

@@ -21,6 +21,7 @@ _TYPES = {
 # From 500 up the client gets these messages; the real one may name paths or addresses and goes to the log.
 _PUBLIC_MESSAGES = {
     "engine_unavailable": "No engine is ready to take this request; try again shortly.",
+    "engine_asleep": "The engine is asleep; wake it up (POST /wake_up), or try again later.",
     "request_failed": "The engine could not finish this request; see its log.",
     "request_unsafe": "This request seems to have brought the engine down more than once and is not tried "
     "again; change it, or see the server's log.",

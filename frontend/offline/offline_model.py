@@ -11,6 +11,7 @@ from typing import Any
 from splitserve.engine_core.errors import ConfigError
 from splitserve.engine_core.sampling_params import SamplingParams
 from splitserve.frontend.engines.generation import POOLING_SAMPLING
+from splitserve.frontend.engines.questions import check_sleep_level, check_wake_tags
 from splitserve.frontend.offline.control.metrics import Metric, metrics_of
 from splitserve.frontend.offline.job_runner import Job, JobRunner, Out, Pooled
 from splitserve.frontend.offline.jobs import (
@@ -86,6 +87,7 @@ class OfflineModel:
             f"--max-waiting-tokens={_MAX_WAITING_TOKENS}",
             "--log-wait=0",
         ]
+        self.startup_timeout_s = startup_timeout_s
         self.runner = OfflineRunner()
         # Also runs when the interpreter ends. A forked child must not end its parent's engine.
         self._finalizer = weakref.finalize(self, _close, self.runner, os.getpid())
@@ -181,6 +183,18 @@ class OfflineModel:
         """Let the engine forget its cached prefixes; see LLM.reset_prefix_cache()."""
         self.check_open()
         self.runner.run(self.runner.reset_prefix_cache())
+
+    def sleep(self, level: int) -> None:
+        """Let the engine give up its memory; see LLM.sleep()."""
+        check_sleep_level(level)
+        self.check_open()
+        self.runner.run(self.runner.sleep())
+
+    def wake_up(self, tags: Sequence[str] | None) -> None:
+        """Let the engine take it again; see LLM.wake_up()."""
+        check_wake_tags(tags)
+        self.check_open()
+        self.runner.run(self.runner.wake_up(self.startup_timeout_s))
 
     def metrics(self) -> list[Metric]:
         """Return the engine's figures; see LLM.get_metrics()."""

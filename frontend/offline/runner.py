@@ -137,6 +137,35 @@ class OfflineRunner:
         except EngineUnavailableError as error:
             raise self._failure or error from None
 
+    async def sleep(self) -> None:
+        """Have the engine end its workers.
+
+        Raises:
+            SplitServeError: the engine ended, or does not answer.
+        """
+        assert self._pool is not None
+        try:
+            await self._pool.rest(asleep=True, timeout_s=_CALL_TIMEOUT_S)
+        except EngineUnavailableError as error:
+            raise self._failure or error from None
+
+    async def wake_up(self, timeout_s: float) -> None:
+        """Have the engine start its workers, and wait until it serves.
+
+        Raises:
+            SplitServeError: the engine ended, or does not serve in time.
+        """
+        assert self._pool is not None
+        try:
+            await self._pool.rest(asleep=False, timeout_s=_CALL_TIMEOUT_S)
+            async with asyncio.timeout(timeout_s):
+                while (await self._status()).state != "ready":
+                    await asyncio.sleep(_READY_POLL_S)
+        except EngineUnavailableError as error:
+            raise self._failure or error from None
+        except TimeoutError:
+            raise EngineUnavailableError(f"the engine was not ready within {timeout_s:g} s") from None
+
     async def fresh_status(self) -> list[EngineStatus]:
         """Return the engine's status of now.
 

@@ -44,7 +44,7 @@ class Health(msgspec.Struct, frozen=True):
     """The response of /health and /ready.
 
     Attributes:
-        status: "ok", "loading", "recovering", "draining" or "unavailable".
+        status: "ok", "asleep", "loading", "recovering", "draining" or "unavailable".
     """
 
     status: str
@@ -84,6 +84,8 @@ class HealthProbe:
             return "draining"
         if serving:
             return "ok"
+        if any(status.is_asleep for status in statuses):
+            return "asleep"
         states = {status.state for status in statuses}
         for state in ("loading", "recovering", "draining"):
             if state in states:

@@ -158,6 +158,11 @@ class SimulatedExecutor(Executor):
         self._free_at_s = 0.0
         self._reply(WorkerError("the simulated worker was lost"), 0.0)
 
+    def stop(self) -> None:
+        """Have no worker."""
+        self._due.clear()
+        self._is_lost = True
+
     def restart(self) -> None:
         """Put a worker without rows and KV in the place of the one that was lost."""
         self._due.clear()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from types import TracebackType
 from typing import Self
 
@@ -29,6 +30,32 @@ class LLMControl:
             SplitServeError: the engine failed, or does not answer.
         """
         return self._model.metrics()
+
+    def sleep(self, level: int = 2) -> None:
+        """Give up the memory of weights and KV cache until wake_up(); what runs waits.
+
+        What is asked for meanwhile is refused with EngineAsleepError.
+
+        Args:
+            level: 2; other levels of vLLM's are refused.
+
+        Raises:
+            InvalidRequestError: another level.
+            SplitServeError: the engine failed, or does not answer.
+        """
+        self._model.sleep(level)
+
+    def wake_up(self, tags: Sequence[str] | None = None) -> None:
+        """Load the weights again, and return once the engine serves; what waited goes on.
+
+        Args:
+            tags: None, or both "weights" and "kv_cache": the engine wakes up as a whole.
+
+        Raises:
+            InvalidRequestError: other tags.
+            SplitServeError: the engine failed, or does not serve in time.
+        """
+        self._model.wake_up(tags)
 
     def reset_prefix_cache(self) -> bool:
         """Let nobody find any prefix in the cache that is there now; what runs goes on. Always True.

@@ -355,6 +355,25 @@ def test_the_real_worker_finds_its_place_on_its_command_line(place: WorkerPlace)
     assert read_place(words[words.index("splitserve.worker.cli") + 1 :]) == place
 
 
+def test_workers_that_were_stopped_are_started_when_they_are_wanted_again(make_bench: MakeBench) -> None:
+    bench = make_bench("well", "well")
+    bench.serve()
+    for has_ended in (True, False):
+        hellos = [each for each in bench.messages if isinstance(each, WorkerHello)]
+        old = [psutil.Process(each.pid) for each in hellos[-2:]]
+        bench.messages.clear()
+        bench.executor.stop()
+        if has_ended:
+            bench.wait_until(lambda: bench.executor.poll_timeout_s() is None)
+            assert not any(each.is_running() for each in old)
+        assert bench.executor.receive() == []
+        bench.executor.restart()
+        bench.serve()
+        assert not any(each.is_running() for each in old)
+        bench.step(1)
+        bench.wait_for(ModelRunnerOutput)
+
+
 def test_workers_that_serve_are_told_another_log_level(make_bench: MakeBench) -> None:
     bench = make_bench("well", "well")
     # Nobody is there to be told.

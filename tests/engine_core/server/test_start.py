@@ -37,7 +37,7 @@ def ready(block_bytes: int = 100, available_bytes: int = 10**9) -> WorkerReady:
 
 class RecordingExecutor(Executor):
     def __init__(self) -> None:
-        self.started = 0
+        self.started = self.stopped_count = 0
         self.sizes: list[tuple[int, int]] = []
 
     def start(self) -> None:
@@ -45,6 +45,9 @@ class RecordingExecutor(Executor):
 
     def restart(self) -> None:
         self.started += 1
+
+    def stop(self) -> None:
+        self.stopped_count += 1
 
     def init_kv_cache(self, num_blocks: int, num_host_blocks: int = 0) -> None:
         self.sizes.append((num_blocks, num_host_blocks))

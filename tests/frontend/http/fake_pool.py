@@ -392,6 +392,8 @@ class FakePool(EnginePool):
         base = EngineStatus("ipc:///secret/socket", self.state, "engine-0")
         if self.state == "loading":
             return [replace(base, stage="weights", fraction=0.25)]
+        if self.state == "asleep":
+            base = replace(base, state="recovering", stage="asleep")
         return [
             replace(
                 base,
@@ -423,6 +425,12 @@ class FakePool(EnginePool):
     async def set_log_level(self, level: LogLevelName, timeout_s: float) -> dict[str, bool]:
         self.log_levels.append(level)
         return {"ipc:///secret/socket": self.answers}
+
+    async def rest(self, *, asleep: bool, timeout_s: float) -> None:
+        self.state = "asleep" if asleep else "ready"
+
+    async def reset_prefix_cache(self, timeout_s: float) -> int:
+        return 25
 
     def stats(self) -> PoolStats:
         return PoolStats(num_open=1, requests_aborted=2)

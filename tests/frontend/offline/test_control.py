@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+import psutil
 import pytest
 
 from splitserve import LLM, AsyncLLM, BeamSearchParams, SamplingParams
+from splitserve.engine_core.errors import EngineAsleepError, InvalidRequestError
 from splitserve.frontend.offline.control.metrics import Counter, Gauge, Metric
 
 pytestmark = pytest.mark.system
@@ -34,3 +37,48 @@ async def test_an_async_model_searches_and_tells_its_figures(model: Path, llm: L
     async with AsyncLLM(str(model), executor="simulated", use_tqdm=False, num_threads=1) as other:
         assert await other.beam_search("Hello", params) == llm.beam_search("Hello", params)[0]
         assert value(await other.get_metrics(), "generation_tokens_total") > 0
+
+
+def test_a_model_that_sleeps_goes_on_with_the_same_tokens(llm: LLM) -> None:
+    prompts = [[1, 2, 3, i] for i in range(4)]
+    long = SamplingParams(max_tokens=120, ignore_eos=True, temperature=1.0, seed=3)
+    expected = [each.outputs[0].token_ids for each in llm.generate(prompts, long, use_tqdm=False)]
+    with ThreadPoolExecutor(1) as threads:
+        running = threads.submit(llm.generate, prompts, long, use_tqdm=False)
+        # Before it begins, while it runs or afterwards: it makes no difference.
+        for _ in range(3):
+            llm.sleep()
+            with pytest.raises(EngineAsleepError):
+                llm.generate("Hello", use_tqdm=False)
+            llm.wake_up(["weights", "kv_cache"])
+        try:
+            found = running.result(60)
+        except EngineAsleepError:
+            # It came while the model slept.
+            found = llm.generate(prompts, long, use_tqdm=False)
+    assert [each.outputs[0].token_ids for each in found] == expected
+
+
+@pytest.mark.parametrize(("level", "tags", "param"), [(1, None, "level"), (2, ["weights"], "tags")])
+def test_another_sleep_is_refused(llm: LLM, level: int, tags: list[str] | None, param: str) -> None:
+    with pytest.raises(InvalidRequestError) as caught:
+        llm.sleep(level) if level != 2 else llm.wake_up(tags)
+    assert caught.value.param == param
+
+
+@pytest.mark.slow
+def test_the_workers_of_a_model_that_sleeps_are_gone() -> None:
+    ask = SamplingParams(max_tokens=12, temperature=0, ignore_eos=True)
+    with LLM(use_tqdm=False, num_threads=1) as llm:
+        expected = llm.generate("The capital of France is", ask, use_tqdm=False)[0].outputs
+        engine = psutil.Process(llm._model.runner.engine_pid)
+        workers = engine.children(recursive=True)
+        assert workers
+        llm.sleep()
+        gone, alive = psutil.wait_procs(workers, timeout=60)
+        assert (len(gone), alive, engine.children()) == (len(workers), [], [])
+        llm.sleep()
+        llm.wake_up()
+        assert llm.generate("The capital of France is", ask, use_tqdm=False)[0].outputs == expected
+        llm.sleep()
+    assert not engine.is_running()
