@@ -196,7 +196,11 @@ class WorkersExecutor(Executor):
 
     def leave(self) -> None:
         """Leave the workers to a successor, if they can wait for one."""
-        self._group.leave()
+        if self._replacement.is_active:
+            # There is none to be left.
+            self._group.end(0.0)
+        else:
+            self._group.leave()
         # After a bug there may be sockets that nobody closed, for which term() would wait for ever.
         self._context.destroy(linger=0)
 

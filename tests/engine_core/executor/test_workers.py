@@ -374,6 +374,18 @@ def test_workers_that_were_stopped_are_started_when_they_are_wanted_again(make_b
         bench.wait_for(ModelRunnerOutput)
 
 
+def test_workers_that_were_stopped_are_not_left_to_a_successor(
+    make_bench: MakeBench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bench = make_bench("well")
+    bench.serve()
+    bench.executor.stop()
+    left: list[str] = []
+    monkeypatch.setattr(bench.group, "leave", lambda: left.append("left"))
+    bench.executor.leave()
+    assert left == []
+
+
 def test_workers_that_serve_are_told_another_log_level(make_bench: MakeBench) -> None:
     bench = make_bench("well", "well")
     # Nobody is there to be told.
