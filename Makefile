@@ -27,7 +27,7 @@ export SPLITSERVE_CUDA ?=
 INSTALLED := $(VENV)/.installed$(SPLITSERVE_CUDA)
 
 .PHONY: serve test test-all test-half-1 test-half-2 coverage soak soak-server fuzz bench compare check gpu-wheels gpu-check gpu-sanitize page-libraries \
-	page-browser lint types format clean
+	page-browser wheel try-wheel lint types format clean
 
 $(VENV)/.created:
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || (echo "Python 3.11 or newer is needed" >&2; exit 1)
@@ -63,6 +63,15 @@ page-browser:
 # The page's libraries at the versions that the script names; what it fetches is part of the repository.
 page-libraries:
 	.ci/page-libraries
+
+# What is published, in dist/: sdist, wheels, and the CUDA kernels' wheel where there is nvcc.
+wheel: $(VENV)/.created
+	$(PIP) --quiet -r deploy/packages/requirements.txt
+	deploy/packages/build $(BIN)/python
+
+# The wheel of this machine as somebody else uses it: a new environment, no compiler, a home that cannot be written.
+try-wheel:
+	$(PYTHON) deploy/packages/try_wheel.py
 
 # Trains nothing and downloads no model: the demo model ships in the package.
 serve: $(INSTALLED)

@@ -12,6 +12,7 @@ import pytest
 import torch
 import tvm_ffi
 
+from splitserve.worker._native import load_library
 from splitserve.worker.ops.cpu import ops
 from splitserve.worker.ops.cuda import cuda_ops
 from tests.gpu.emulated.build import sources
@@ -89,6 +90,21 @@ def test_without_the_library_the_error_names_nvcc(monkeypatch: pytest.MonkeyPatc
     cuda_ops.cache_clear()
     with pytest.raises(ImportError, match=r"libsplitserve_cuda\.so is missing.*nvcc.*SPLITSERVE_CUDA=1"):
         cuda_ops()
+
+
+def test_the_library_of_the_wheel_of_its_own_is_found(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    library = tmp_path / "splitserve_cuda" / "libsplitserve_cuda.so"
+    library.parent.mkdir()
+    library.touch()
+    (library.parent / "__init__.py").touch()
+    loaded: list[str] = []
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setattr("splitserve.worker._native.__file__", str(tmp_path / "_native.py"))
+    monkeypatch.setattr(tvm_ffi, "load_module", loaded.append)
+    load_library("splitserve_cuda")
+    assert loaded == [str(library)]
 
 
 class OnAGpu:
