@@ -20,7 +20,8 @@ from tests.examples import NOT_RUN, PAGES, ROOT, Block, blocks, reason_not_run
 
 BLOCKS = [block for page in PAGES for block in blocks(page)]
 # Programs of others: what they would do here is not ours to test.
-FOREIGN = {"echo", "git", "pip", "prometheus", "ray", "source"}
+FOREIGN = {"docker", "helm", "kubectl", "prometheus", "ray", "systemctl"}
+FOREIGN |= {"echo", "git", "install", "pip", "source", "sudo"}
 ASSIGNMENT = re.compile(r"[A-Z_]+=")
 
 
