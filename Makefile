@@ -27,7 +27,7 @@ export SPLITSERVE_CUDA ?=
 INSTALLED := $(VENV)/.installed$(SPLITSERVE_CUDA)
 
 .PHONY: serve test test-all test-half-1 test-half-2 coverage soak soak-server fuzz bench compare check gpu-wheels gpu-check gpu-sanitize page-libraries \
-	page-browser wheel try-wheel lint types format clean
+	page-browser wheel try-wheel docs docs-serve docs-release release lint types format clean
 
 $(VENV)/.created:
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || (echo "Python 3.11 or newer is needed" >&2; exit 1)
@@ -72,6 +72,25 @@ wheel: $(VENV)/.created
 # The wheel of this machine as somebody else uses it: a new environment, no compiler, a home that cannot be written.
 try-wheel:
 	$(PYTHON) deploy/packages/try_wheel.py
+
+$(VENV)/.installed-docs: $(VENV)/.created deploy/site/requirements.txt
+	$(PIP) --quiet -r deploy/site/requirements.txt
+	touch $@
+
+# The documentation as a site, in site/; a warning is an error.
+docs: $(VENV)/.installed-docs
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet --config-file deploy/site/mkdocs.yml
+
+docs-serve: $(VENV)/.installed-docs
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs serve --config-file deploy/site/mkdocs.yml
+
+# Adds the site of a version to the branch gh-pages: make docs-release VERSION=0.2.0
+docs-release: $(VENV)/.installed-docs
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mike deploy --config-file deploy/site/mkdocs.yml --update-aliases $(VERSION) latest
+
+# Version, changelog, commit and tag: make release VERSION=0.2.0
+release:
+	$(PYTHON) deploy/release/release.py $(VERSION)
 
 # Trains nothing and downloads no model: the demo model ships in the package.
 serve: $(INSTALLED)
@@ -159,4 +178,4 @@ format: $(VENV)/.installed-test
 	find csrc $(CPP_SOURCES) | xargs $(BIN)/clang-format -i
 
 clean:
-	rm -rf build dist src/*.egg-info frontend/_lib worker/_lib
+	rm -rf build dist site src/*.egg-info frontend/_lib worker/_lib
