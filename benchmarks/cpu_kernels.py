@@ -1,6 +1,7 @@
 """Times the CPU kernels beside torch: `python -m benchmarks.cpu_kernels [--threads N] [--json F]`.
 
-`linear` has a benchmark of its own, cpu_linear.py.
+`linear` has a benchmark of its own, cpu_linear.py. Caches of codes stand beside a cache of bfloat16 under the
+same kernels, in the place of torch.
 """
 
 from __future__ import annotations
@@ -118,6 +119,59 @@ def attention_cases() -> Iterator[Case]:
     # The heads of a model of 135M parameters.
     for rows, tokens, length in ((32, 1, 1500), (1, 1, 16384), (1, 512, 512), (1, 512, 2560), (1, 512, 8704)):
         yield attention_case(BF16, AttentionShape(rows, tokens, length, 9, 3, 64))
+
+
+def coded_cases() -> Iterator[Case]:
+    """Attention over caches of codes, and writing them."""
+    shapes = (
+        (1, 1, 4096, 9, 3, 64),
+        (16, 1, 4096, 9, 3, 64),
+        (8, 1, 4096, 16, 8, 128),
+        (4, 1, 4096, 32, 8, 128),
+    )
+    for numbers in (*shapes, (32, 1, 256, 9, 3, 64), (1, 1024, 1024, 9, 3, 64)):
+        shape = AttentionShape(*numbers)
+        plain = CachedStep(shape, BF16, shape.dim)
+        for kind, step in (
+            ("fp8", CachedStep(shape, torch.uint8, shape.dim)),
+            ("int8", CachedStep(shape, torch.int8, shape.dim + 2)),
+        ):
+            described = (
+                f"{shape.rows}x{shape.tokens} of {shape.length} {shape.heads}/{shape.kv_heads} D={shape.dim}"
+            )
+            num_bytes = step.k_cache.nbytes + step.v_cache.nbytes
+            yield Case(
+                f"coded attention {kind}", described, step.attend, plain.attend, num_bytes, shape.flops
+            )
+            yield Case(f"coded write {kind}", described, step.write, plain.write, num_bytes)
+
+
+class CachedStep:
+    """A step over a cache of some dtype, blocks in random order; all its tokens can be written anew."""
+
+    def __init__(self, shape: AttentionShape, dtype: torch.dtype, width: int) -> None:
+        blocks = shape.length // 16
+        self._q = torch.randn(shape.rows * shape.tokens, shape.heads, shape.dim).to(BF16)
+        self._out = torch.empty_like(self._q)
+        size = (shape.rows * shape.length, shape.kv_heads, shape.dim)
+        self._k, self._v = torch.randn(2, *size).to(BF16).unbind()
+        self._table = torch.randperm(shape.rows * blocks).int().view(shape.rows, blocks)
+        self._slots = (self._table[:, :, None] * 16 + torch.arange(16)).flatten()
+        self._cu_seqlens = torch.arange(shape.rows + 1, dtype=torch.int32) * shape.tokens
+        self._seq_lens = torch.full((shape.rows,), shape.length, dtype=torch.int32)
+        self._scale = shape.dim**-0.5
+        block = (shape.kv_heads, 16, width)
+        self.k_cache, self.v_cache = torch.zeros(2, shape.rows * blocks, *block, dtype=dtype).unbind()
+        self.write()
+
+    def write(self) -> None:
+        """Write all keys and values."""
+        ops.kv_write(self._k, self._v, self.k_cache, self.v_cache, self._slots)
+
+    def attend(self) -> None:
+        """Compute the last tokens."""
+        rows = (self._table, self._cu_seqlens, self._seq_lens)
+        ops.paged_attention(self._out, self._q, self.k_cache, self.v_cache, *rows, self._scale)
 
 
 def row_cases() -> Iterator[Case]:
@@ -244,7 +298,7 @@ def main() -> None:
     print(f"{options.isa}, {options.threads} thread(s), torch {torch.__version__}")
     print(f"{'op':<19} {'shape':<40} {'us':>9} {'torch us':>9} {'ratio':>6} {'GB/s':>7} {'GFLOP/s':>8}")
     results = []
-    for cases in (attention_cases, row_cases, move_cases, sampling_cases):
+    for cases in (attention_cases, coded_cases, row_cases, move_cases, sampling_cases):
         for case in cases():
             if options.only not in case.op:
                 continue

@@ -22,6 +22,7 @@ def numerics(config: WorkerConfig, loaded: LoadedModel) -> str:
         _processor(device),
         dtype_name(loaded.dtype),
         loaded.quantization,
+        f"kv-{config.kv_cache_dtype}" if loaded.cache_dtype != loaded.dtype else "",
         type(backend).__name__,
         f"tp{config.tensor_parallel_size}",
         f"pp{config.pipeline_parallel_size}",
@@ -34,7 +35,7 @@ def numerics(config: WorkerConfig, loaded: LoadedModel) -> str:
     # Results of a CPU never depend on the batch.
     if config.batch_invariant or device.name == "cpu":
         parts.append("batch-invariant")
-    return " ".join(parts)
+    return " ".join(part for part in parts if part)
 
 
 def _processor(device: Device) -> str:

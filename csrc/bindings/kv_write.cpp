@@ -12,17 +12,23 @@ HeadRows rows_of(const DeviceArgs& args, const TensorView& tensor, const char* n
   return {tensor.data_ptr(), tensor.stride(0), tensor.stride(1), tensor.size(1)};
 }
 
+CacheFormat format_of(const Arg& cache, DType dtype) {
+  if (kHasCodedCache) return cache.cache_format(dtype);
+  cache.activation(dtype);
+  return CacheFormat::kPlain;
+}
+
 KvSlots slots_of(const DeviceArgs& args, const TensorView& cache, const char* name,
                  const KvWriteParams& params, const TensorView& like) {
   const Arg arg = args(cache, name);
-  arg.activation(params.dtype)
+  arg.type_of(like)
       .rank(4)
       .size(0, like.size(0))
       .size(1, params.k.heads)
       .size(2, like.size(2))
-      .size(3, params.head_dim)
+      .size(3, params.head_dim + scale_bytes(params.format))
       .rows_contiguous();
-  if (kInterleavedCache) arg.interleaved();
+  if (kInterleavedCache) arg.interleaved(params.format);
   return {cache.data_ptr(), cache.stride(0), cache.stride(1), cache.stride(2)};
 }
 
@@ -36,7 +42,7 @@ KvWriteParams write_params(const DeviceArgs& args, const TensorView& k, const Te
   params.k = rows_of(args, k, "k", k, params.dtype);
   args(v, "v").rank(3).size(1, k.size(1));
   params.v = rows_of(args, v, "v", k, params.dtype);
-  args(k_cache, "k_cache").rank(4);
+  params.format = format_of(args(k_cache, "k_cache").rank(4), params.dtype);
   params.k_cache = slots_of(args, k_cache, "k_cache", params, k_cache);
   params.v_cache = slots_of(args, v_cache, "v_cache", params, k_cache);
   params.slot_mapping = args(slot_mapping, "slot_mapping").indices(params.tokens);

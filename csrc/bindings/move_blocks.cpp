@@ -35,8 +35,8 @@ Arg host_arg(const TensorView& host) {
 
 void move_blocks(TensorView pool, TensorView host, TensorView moves_from, TensorView moves_to) {
   const DeviceArgs args(pool, "pool");
-  const DType dtype = args(pool, "pool").rank(3).rows_contiguous().activation();
-  host_arg(host).activation(dtype).rank(3).size(1, pool.size(0)).size(2, pool.size(2)).rows_contiguous();
+  const int64_t element = args(pool, "pool").rank(3).rows_contiguous().cache_element_bytes();
+  host_arg(host).type_of(pool).rank(3).size(1, pool.size(0)).size(2, pool.size(2)).rows_contiguous();
   MoveParams params{};
   cpu_arg(moves_from, "moves_from").rank(1);
   params.num_moves = moves_from.size(0);
@@ -45,9 +45,9 @@ void move_blocks(TensorView pool, TensorView host, TensorView moves_from, Tensor
   const int64_t num_places = pool.size(1) + host.size(0);
   check_places(params.from, params.num_moves, num_places, "moves_from");
   check_places(params.to, params.num_moves, num_places, "moves_to");
-  params.places = places_of(pool, host, dtype_bytes(dtype));
+  params.places = places_of(pool, host, element);
   params.pieces = pool.size(0);
-  params.piece_bytes = pool.size(2) * dtype_bytes(dtype);
+  params.piece_bytes = pool.size(2) * element;
   SPLITSERVE_RUN(move_blocks, params, args.device());
 }
 

@@ -9,6 +9,7 @@
 
 #include <initializer_list>
 
+#include "common/cache_format.h"
 #include "common/dtype.h"
 
 namespace splitserve {
@@ -19,6 +20,8 @@ using tvm::ffi::TensorView;
 inline constexpr DLDataType kFloat32Type{kDLFloat, 32, 1};
 inline constexpr DLDataType kBFloat16Type{kDLBfloat, 16, 1};
 inline constexpr DLDataType kFloat16Type{kDLFloat, 16, 1};
+inline constexpr DLDataType kInt8Type{kDLInt, 8, 1};
+inline constexpr DLDataType kUInt8Type{kDLUInt, 8, 1};
 inline constexpr DLDataType kInt32Type{kDLInt, 32, 1};
 inline constexpr DLDataType kInt64Type{kDLInt, 64, 1};
 
@@ -91,9 +94,36 @@ class Arg {
     return *this;
   }
 
-  // A KV cache [num_blocks, kv_heads, block_size, head_dim] whose blocks are interleaved in pairs of 4 bytes.
-  const Arg& interleaved() const {
-    const int64_t pair = 4 / dtype_bytes(activation()), block_size = tensor_.size(2), dim = tensor_.size(3);
+  const Arg& type_of(const TensorView& other) const {
+    if (!same_type(tensor_.dtype(), other.dtype()))
+      TVM_FFI_THROW(TypeError) << name_ << ": dtype differs from the other tensors";
+    return *this;
+  }
+
+  // Of the elements of a KV cache: activations, or codes.
+  int64_t cache_element_bytes() const {
+    if (same_type(tensor_.dtype(), kInt8Type) || same_type(tensor_.dtype(), kUInt8Type)) return 1;
+    return dtype_bytes(activation());
+  }
+
+  // Of a KV cache under activations of `dtype`.
+  CacheFormat cache_format(DType dtype) const {
+    const bool is_int8 = same_type(tensor_.dtype(), kInt8Type);
+    if (!is_int8 && !same_type(tensor_.dtype(), kUInt8Type)) {
+      activation(dtype);
+      return CacheFormat::kPlain;
+    }
+    if (dtype != DType::kBFloat16)
+      TVM_FFI_THROW(TypeError) << name_ << ": a cache of codes takes bfloat16 activations only";
+    return is_int8 ? CacheFormat::kInt8 : CacheFormat::kFp8;
+  }
+
+  // A KV cache [num_blocks, kv_heads, block_size, head_dim] whose blocks are interleaved in pairs: of 4
+  // bytes, or of 2 codes. A code's row ends with its scale, if there is one.
+  const Arg& interleaved(CacheFormat format) const {
+    const bool is_plain = format == CacheFormat::kPlain;
+    const int64_t pair = is_plain ? 4 / dtype_bytes(activation()) : 2;
+    const int64_t block_size = tensor_.size(2), dim = tensor_.size(3);
     if (block_size == 0 || block_size % pair != 0) {
       TVM_FFI_THROW(ValueError) << name_ << ": block size must be a multiple of " << pair << ", got "
                                 << block_size;

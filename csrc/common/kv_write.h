@@ -2,6 +2,7 @@
 // and the rotation of queries and keys.
 #pragma once
 
+#include "common/cache_format.h"
 #include "common/dtype.h"
 
 namespace splitserve {
@@ -14,7 +15,7 @@ struct HeadRows {
   int64_t heads;
 };
 
-// A cache, [num_blocks, heads, block_size, head_dim].
+// A cache, [num_blocks, heads, block_size, head_dim]. Strides are in elements, of codes in bytes.
 struct KvSlots {
   void* data;
   int64_t block_stride;
@@ -32,7 +33,8 @@ struct KvWriteParams {
   int64_t head_dim;
   int64_t block_size;
   int64_t num_slots;
-  DType dtype;
+  DType dtype;  // of k and v
+  CacheFormat format;
 };
 
 // How queries and keys are prepared before attention.

@@ -10,19 +10,19 @@ namespace {
 KvCache cache_of(const TensorView& cache, const char* name, const TensorView& like,
                  const AttentionParams& p) {
   cpu_arg(cache, name)
-      .activation(p.dtype)
+      .type_of(like)
       .rank(4)
       .size(0, like.size(0))
       .size(1, p.kv_heads)
       .size(2, p.block_size)
-      .size(3, p.head_dim)
-      .interleaved();
+      .size(3, p.head_dim + scale_bytes(p.format))
+      .interleaved(p.format);
   return {cache.data_ptr(), cache.stride(0), cache.stride(1)};
 }
 
 void set_queries(AttentionParams* p, const TensorView& out, const TensorView& q, const TensorView& k_cache) {
   p->dtype = cpu_arg(q, "q").rank(3).rows_contiguous().activation();
-  cpu_arg(k_cache, "k_cache").rank(4);
+  p->format = cpu_arg(k_cache, "k_cache").rank(4).cache_format(p->dtype);
   p->tokens = q.size(0);
   p->heads = q.size(1);
   p->head_dim = q.size(2);

@@ -1,6 +1,7 @@
 // Arguments of the paged attention kernel, and the fixed borders its sums are split at.
 #pragma once
 
+#include "common/cache_format.h"
 #include "common/dtype.h"
 #include "cpu/isa.h"
 
@@ -9,8 +10,8 @@ namespace splitserve {
 inline constexpr int64_t kMaxHeadDim = 256;
 
 struct KvCache {
-  const void* data;  // [num_blocks, kv_heads, block_size * head_dim], see attention_chunk.h
-  int64_t block_stride, head_stride;
+  const void* data;                   // [num_blocks, kv_heads, block_size * head_dim], see attention_chunk.h
+  int64_t block_stride, head_stride;  // in elements, of codes in bytes
 };
 
 struct AttentionParams {
@@ -29,7 +30,8 @@ struct AttentionParams {
   int64_t sliding_window;  // a row sees this many positions up to its own; 0: all
   float softcap;           // 0: none
   const void* sinks;  // [heads], scores of nothing, which take a share of each row's weights; nullptr: none
-  DType dtype;
+  DType dtype;        // of queries and results
+  CacheFormat format;
 };
 
 }  // namespace splitserve

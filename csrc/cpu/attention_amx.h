@@ -241,7 +241,9 @@ class TileProducts {
   // Where a block holds what some row sees of them, that is where they are; else they are copied, with zeros
   // in place of what no row sees, which may be anything.
   void find_values(const Chunk<BFloat16>& chunk, int64_t offset, Range any) {
-    const bool is_direct = ChunkFinder<BFloat16>::reads_in_place(p) && width == p.head_dim;
+    // Decoded copies are whole, too.
+    const bool is_whole = p.format != CacheFormat::kPlain || ChunkFinder<BFloat16>::reads_in_place(p);
+    const bool is_direct = is_whole && width == p.head_dim;
     for (int64_t v = 0; v < kChunk / kTileSize; ++v) {
       const Range piece{v * kTileSize, (v + 1) * kTileSize};
       const Range wanted{max_of(any.begin, piece.begin), min_of(any.end, piece.end)};

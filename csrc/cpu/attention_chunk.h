@@ -3,6 +3,7 @@
 // Within a block and KV head the cache is interleaved so that a register takes what a sum needs: keys as
 // [head_dim / kPair, block_size, kPair], hence one register holds a pair of dimensions of several positions;
 // values as [block_size / kPair, head_dim, kPair], hence one holds a pair of positions of several dimensions.
+// Codes that have a scale are followed by its two bytes, as if these were two dimensions more.
 #pragma once
 
 #include "cpu/attention.h"
@@ -25,11 +26,22 @@ struct Range {
   bool holds(int64_t x) const { return begin <= x && x < end; }
 };
 
+// An element of a cache of codes.
+struct Code {
+  uint8_t bits;
+};
+
+// Elements of the cache that lie side by side: of a key its dimensions, of values their positions.
+template <typename T>
+inline constexpr int kPairOf = 4 / sizeof(T);
+template <>
+inline constexpr int kPairOf<Code> = 2;
+
 template <typename T>
 struct Chunk {
-  const T* keys[kChunk / kLanes];               // pair 0 of kLanes positions each
-  int64_t key_stride;                           // from one pair of dimensions to the next
-  const T* values[kChunk / DotStep<T>::kPair];  // dimension 0 of a pair of positions each
+  const T* keys[kChunk / kLanes];        // pair 0 of kLanes positions each
+  int64_t key_stride;                    // from one pair of dimensions to the next
+  const T* values[kChunk / kPairOf<T>];  // dimension 0 of a pair of positions each
 };
 
 // A chunk's keys or values of the KV head that begins `offset` elements behind the one that was looked for,
@@ -45,9 +57,8 @@ struct Stream {
   }
 
   static Stream values(const Chunk<T>& chunk, int64_t offset) {
-    Stream stream{{}, DotStep<T>::kSize};
-    for (int v = 0; v < kPieces; ++v)
-      stream.pieces[v] = chunk.values[v * kLanes / DotStep<T>::kPair] + offset;
+    Stream stream{{}, kLanes * kPairOf<T>};
+    for (int v = 0; v < kPieces; ++v) stream.pieces[v] = chunk.values[v * kLanes / kPairOf<T>] + offset;
     return stream;
   }
 
@@ -68,6 +79,7 @@ class ChunkFinder {
       : p(params),
         table(params.block_tables + request * params.block_table_stride),
         kv_head(kv_head),
+        row(params.head_dim + scale_bytes(params.format)),
         is_direct(reads_in_place(params)) {
     if (!is_direct) std::memset(gathered, 0, sizeof gathered);
   }
@@ -102,7 +114,7 @@ class ChunkFinder {
   }
 
  private:
-  static constexpr int kPair = DotStep<T>::kPair;
+  static constexpr int kPair = kPairOf<T>;
 
   // The block of the request's positions from index * block_size on.
   const T* block_of(const KvCache& cache, int64_t index) const {
@@ -116,23 +128,23 @@ class ChunkFinder {
   }
 
   void gather_keys(const T* block, int64_t offset, int64_t j, int64_t count, T* copy) const {
-    for (int64_t step = 0; step < p.head_dim / kPair; ++step) {
+    for (int64_t step = 0; step < row / kPair; ++step) {
       std::memcpy(copy + (step * kChunk + j) * kPair, block + (step * p.block_size + offset) * kPair,
                   static_cast<size_t>(count * kPair) * sizeof(T));
     }
   }
 
   void point_to_values(const T* block, int64_t offset, int64_t j, int64_t count, Chunk<T>* chunk) const {
-    for (int64_t i = 0; i < count; i += kPair)
-      chunk->values[(j + i) / kPair] = block + (offset + i) * p.head_dim;
+    for (int64_t i = 0; i < count; i += kPair) chunk->values[(j + i) / kPair] = block + (offset + i) * row;
   }
 
   const AttentionParams& p;
   const int32_t* table;
   const int64_t kv_head;
+  const int64_t row;  // elements of a key or value
   const bool is_direct;
-  // Where blocks are no whole registers, keys of one chunk and the next, [head_dim / kPair, kChunk, kPair].
-  alignas(64) T gathered[2][kMaxHeadDim * kChunk];
+  // Where blocks are no whole registers, keys of one chunk and the next, [row / kPair, kChunk, kPair].
+  alignas(64) T gathered[2][(kMaxHeadDim + kMaxScaleBytes) * kChunk];
 };
 
 }  // namespace

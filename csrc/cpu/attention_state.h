@@ -120,14 +120,40 @@ SPLITSERVE_INLINE Vec store_weights(BFloat16* to, Vec first, Vec second, Vec sum
 #endif
 }
 
+// In place of scales of a chunk's values where they have none.
+struct NoScales {
+  template <typename T>
+  SPLITSERVE_INLINE Vec store(T* weights, int64_t j, Vec first, Vec second, Vec sum) const {
+    return store_weights(weights + j, first, second, sum);
+  }
+};
+
+// Those of a chunk's values, [kChunk]; of positions that no row sees they may be anything. A row's weights
+// are multiplied with them after they have been added to its sum.
+struct ValueScales {
+  const float* scales;
+
+  template <typename T>
+  SPLITSERVE_INLINE Vec store(T* weights, int64_t j, Vec first, Vec second, Vec sum) const {
+    store_weights(weights + j, scaled(first, j), scaled(second, j + kLanes), Vec{});
+    return sum + first + second;
+  }
+
+ private:
+  // A weight of zero stays one: of a position that the row does not see the scale may be a NaN.
+  SPLITSERVE_INLINE Vec scaled(Vec weight, int64_t j) const {
+    return weight > Vec{} ? weight * load(scales + j) : Vec{};
+  }
+};
+
 SPLITSERVE_INLINE Vec weight_of(Vec score, float*) { return exp2(score); }
 SPLITSERVE_INLINE Vec weight_of(Vec score, BFloat16*) { return exp2_to_bfloat16(score); }
 
 // Turns the dot products of a row with a chunk, [kChunk], into weights and adds them to the row's sum, after
 // scaling what the row has summed up so far if need be. The row sees some of the chunk.
-template <typename T>
+template <typename T, typename Scales = NoScales>
 SPLITSERVE_INLINE void weigh(const Scoring& scoring, Range seen, const State& state, int64_t row, float* dots,
-                             T* weights) {
+                             T* weights, const Scales& scales = {}) {
   const float factor = scoring.apply(dots);
   if (seen.begin > 0 || seen.end < kChunk) hide_unseen(seen, dots);
   Vec highest = load(dots);
@@ -140,7 +166,7 @@ SPLITSERVE_INLINE void weigh(const Scoring& scoring, Range seen, const State& st
   };
   Vec sum = load(state.sums + row * kLanes);
   for (int64_t j = 0; j < kChunk; j += 2 * kLanes)
-    sum = store_weights(weights + j, weight(j), weight(j + kLanes), sum);
+    sum = scales.store(weights, j, weight(j), weight(j + kLanes), sum);
   store(state.sums + row * kLanes, sum);
 }
 

@@ -4,6 +4,7 @@
 #include "cpu/attention_amx.h"
 #include "cpu/attention_products.h"
 #include "cpu/attention_state.h"
+#include "cpu/coded_chunk.h"
 
 namespace splitserve::SPLITSERVE_ISA {
 namespace {
@@ -22,7 +23,7 @@ struct Tile {
   int64_t all_rows() const { return kv_heads * rows; }
 };
 
-template <typename T>
+template <typename T, typename Codes>
 class TileAttention {
  public:
   TileAttention(const AttentionParams& params, const Tile& tile)
@@ -33,7 +34,8 @@ class TileAttention {
         query_stride(TilesFor<T>::query_stride(params.head_dim)),
         scoring(params),
         tiles(params),
-        finder(params, tile.request, tile.kv_head) {
+        finder(params, tile.request, tile.kv_head),
+        reader(params) {
     const int64_t tokens = p.cu_seqlens_q[tile.request + 1] - p.cu_seqlens_q[tile.request];
     first_position = p.seq_lens[tile.request] - tokens;
     positions[0] = first_position + tile.first_row / group;
@@ -43,8 +45,10 @@ class TileAttention {
   int64_t first_segment() const { return window_start(positions[0]) / kSegment; }
   int64_t end_segment() const { return positions[tile.rows - 1] / kSegment + 1; }
 
+  using Element = typename ChunkReader<T, Codes>::Element;
+
   // The chunk that the tile begins with, as far as its memory may be asked for before its turn.
-  void find_first(Chunk<T>* found) {
+  void find_first(Chunk<Element>* found) {
     const Range seen = seen_of(first_segment());
     find(seen.begin / kChunk * kChunk, seen, found);
   }
@@ -71,16 +75,16 @@ class TileAttention {
 
   // Adds all the tile's rows see of segment `index` to a state that has seen nothing. `after` is the chunk
   // that this thread computes after the segment.
-  void segment(int64_t index, const State& state, const Chunk<T>* after = nullptr) {
+  void segment(int64_t index, const State& state, const Chunk<Element>* after = nullptr) {
     const Range seen = seen_of(index);
-    Chunk<T>*chunk = &chunks[0], *next = &chunks[1];
+    Chunk<Element>*chunk = &chunks[0], *next = &chunks[1];
     const int64_t first = seen.begin / kChunk * kChunk;
     find(first, seen, chunk);
     for (int64_t start = first; start < seen.end; start += kChunk) {
       const bool is_last = start + kChunk >= seen.end;
       if (!is_last) find(start + kChunk, seen, next);
       add_chunk(start, *chunk, !is_last ? *next : after != nullptr ? *after : *chunk, state);
-      Chunk<T>* const done = chunk;
+      Chunk<Element>* const done = chunk;
       chunk = next, next = done;
     }
   }
@@ -140,7 +144,7 @@ class TileAttention {
             min_of((index + 1) * kSegment, positions[tile.rows - 1] + 1)};
   }
 
-  void find(int64_t start, Range seen, Chunk<T>* found) {
+  void find(int64_t start, Range seen, Chunk<Element>* found) {
     finder.find(start, {max_of(0, seen.begin - start), min_of(kChunk, seen.end - start)}, found);
   }
 
@@ -155,7 +159,7 @@ class TileAttention {
 
   // Each stage is done for all rows before the next one, so that one row's chain of operations hides that of
   // others, and the keys leave the cache to the values.
-  void add_chunk(int64_t start, const Chunk<T>& chunk, const Chunk<T>& next, const State& state) {
+  void add_chunk(int64_t start, const Chunk<Element>& chunk, const Chunk<Element>& next, const State& state) {
     const bool all = see_all(start);
     for (int64_t row = 0; row < tile.rows && !(all && is_all_seen); ++row) seen[row] = seen_by(row, start);
     is_all_seen = all;
@@ -166,20 +170,24 @@ class TileAttention {
     for (int64_t i = 0; i < tile.kv_heads; ++i)
       score_head(chunk, i, rows, i + 1 < tile.kv_heads ? keys_of(chunk, i + 1) : values_of(chunk, 0));
     for (int64_t i = 0; i < tile.kv_heads; ++i) {
+      const auto scales = reader.value_scales(chunk, i * p.v.head_stride, any_seen(rows));
       for (int64_t row = begin, at = i * tile.rows + begin; row < end; ++row, ++at)
-        weigh(scoring, seen[row], state, at, dots + at * kChunk, weights + at * kChunk);
+        weigh(scoring, seen[row], state, at, dots + at * kChunk, weights + at * kChunk, scales);
     }
     for (int64_t i = 0; i < tile.kv_heads; ++i)
       add_values_of_head(chunk, i, rows, state,
                          i + 1 < tile.kv_heads ? values_of(chunk, i + 1) : keys_of(next, 0));
   }
 
-  // Of the tile's KV head i.
-  Stream<T> keys_of(const Chunk<T>& chunk, int64_t i) const {
-    return Stream<T>::keys(chunk, i * p.k.head_stride);
+  // The positions that one of some rows sees.
+  Range any_seen(Range rows) const { return {seen[rows.begin].begin, seen[rows.end - 1].end}; }
+
+  // The memory of the tile's KV head i, to ask for.
+  Stream<T> keys_of(const Chunk<Element>& chunk, int64_t i) const {
+    return reader.requests(Stream<Element>::keys(chunk, i * p.k.head_stride));
   }
-  Stream<T> values_of(const Chunk<T>& chunk, int64_t i) const {
-    return Stream<T>::values(chunk, i * p.v.head_stride);
+  Stream<T> values_of(const Chunk<Element>& chunk, int64_t i) const {
+    return reader.requests(Stream<Element>::values(chunk, i * p.v.head_stride));
   }
 
   // Calls fn(row, rows, is_fetching) for rows that are computed together; of the numbers it makes constants.
@@ -192,12 +200,13 @@ class TileAttention {
     }
   }
 
-  void score_head(const Chunk<T>& chunk, int64_t i, Range rows, const Stream<T>& wanted) {
-    const Stream<T> keys = keys_of(chunk, i);
+  void score_head(const Chunk<Element>& chunk, int64_t i, Range rows, const Stream<T>& wanted) {
+    const Range any = any_seen(rows), registers{any.begin / kLanes, (any.end + kLanes - 1) / kLanes};
+    const int64_t first_at = i * tile.rows + rows.begin, head = i * p.k.head_stride;
+    const Stream<T> keys = reader.keys(chunk, head, registers);
     if constexpr (kHasTiles<T>) {
-      const int64_t at = i * tile.rows + rows.begin, end = (seen[rows.end - 1].end + kLanes - 1) / kLanes;
-      tiles.score(keys, {seen[rows.begin].begin / kLanes, end}, queries + at * query_stride,
-                  rows.end - rows.begin, dots + at * kChunk, wanted);
+      tiles.score(keys, registers, queries + first_at * query_stride, rows.end - rows.begin,
+                  dots + first_at * kChunk, wanted);
     } else {
       each_group(rows, [&](int64_t row, auto num_rows, auto is_fetching) {
         const int64_t at = i * tile.rows + row;
@@ -210,11 +219,13 @@ class TileAttention {
         }
       });
     }
+    reader.scale_keys(chunk, head, registers, dots + first_at * kChunk, rows.end - rows.begin);
   }
 
-  void add_values_of_head(const Chunk<T>& chunk, int64_t i, Range rows, const State& state,
+  void add_values_of_head(const Chunk<Element>& found, int64_t i, Range rows, const State& state,
                           const Stream<T>& wanted) {
-    const int64_t offset = i * p.v.head_stride, whole = p.head_dim / kLanes * kLanes;
+    const auto [chunk, offset] = reader.values(found, i * p.v.head_stride, any_seen(rows));
+    const int64_t whole = p.head_dim / kLanes * kLanes;
     if constexpr (kHasTiles<T>) {
       const int64_t at = i * tile.rows + rows.begin;
       tiles.add_values(chunk, offset, seen + rows.begin, rows.end - rows.begin, weights + at * kChunk,
@@ -243,8 +254,9 @@ class TileAttention {
   int64_t first_position;  // of the request's tokens
   const Scoring scoring;
   TilesFor<T> tiles;
-  ChunkFinder<T> finder;
-  Chunk<T> chunks[2];  // the memory of one is asked for while the other is computed
+  ChunkFinder<Element> finder;
+  ChunkReader<T, Codes> reader;
+  Chunk<Element> chunks[2];  // the memory of one is asked for while the other is computed
   int64_t positions[kTileRows<T>];
   Range seen[kTileRows<T>];  // of the chunk
   bool is_all_seen = false;

@@ -14,6 +14,8 @@ inline constexpr DLDeviceType kDeviceType = kDLCPU;
 inline constexpr bool kHasFloat16 = false;
 // Blocks of the KV cache are interleaved, see cpu/attention_chunk.h.
 inline constexpr bool kInterleavedCache = true;
+// The cache may hold codes of 8 bits, see common/cache_format.h.
+inline constexpr bool kHasCodedCache = true;
 // Longest row of a norm.
 inline constexpr int64_t kMaxNormBytes = INT64_MAX;
 

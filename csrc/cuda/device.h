@@ -16,6 +16,7 @@ inline constexpr DLDeviceType kDeviceType = kDLCUDA;
 inline constexpr bool kHasFloat16 = true;
 // Blocks of the KV cache hold each token's row in one piece.
 inline constexpr bool kInterleavedCache = false;
+inline constexpr bool kHasCodedCache = false;
 // A thread block keeps a row in its registers: 1024 threads with 4 chunks of 16 bytes.
 inline constexpr int64_t kMaxNormBytes = 65536;
 

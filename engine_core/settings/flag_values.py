@@ -69,6 +69,12 @@ def parse_name(text: str) -> str:
     return text.lower()
 
 
+def parse_kv_cache_dtype(text: str) -> str:
+    """Parse the name of a data type of the KV cache; also bf16 and fp8_e4m3."""
+    name = parse_dtype(text)
+    return "fp8" if name == "fp8_e4m3" else name
+
+
 def parse_dtype(text: str) -> str:
     """Parse the name of a data type; also half, fp16, bf16, float and fp32."""
     name = text.lower()

@@ -6,7 +6,7 @@ from typing import Annotated
 
 from splitserve.engine_core.errors import ConfigError
 from splitserve.engine_core.settings.checks import check_address
-from splitserve.engine_core.settings.flag_values import parse_bytes, parse_dtype
+from splitserve.engine_core.settings.flag_values import parse_bytes, parse_dtype, parse_kv_cache_dtype
 from splitserve.engine_core.settings.parallel_settings import MAX_RANKS, ParallelSettings
 from splitserve.engine_core.settings.setting import Setting, Settings
 from splitserve.engine_core.settings.shared import LogFormat, LogLevel
@@ -18,6 +18,7 @@ MAX_STEP_TOKENS = 2**18
 MAX_SEQUENCE_TOKENS = 2**23
 
 DTYPES = ("auto", "float32", "bfloat16", "float16")
+KV_CACHE_DTYPES = ("auto", "bfloat16", "fp8", "int8")
 QUANTIZATIONS = ("none", "int8", "int4", "w8a8")
 MODEL_IMPLS = ("auto", "native", "transformers")
 TASKS = ("auto", "generate", "embed", "score")
@@ -41,7 +42,7 @@ class WorkerSettings(ParallelSettings, frozen=True, kw_only=True):
     dtype: Annotated[
         str,
         Setting(
-            "data type of weights and KV cache; auto uses the checkpoint's",
+            "data type of weights and activations; auto uses the checkpoint's",
             "model",
             choices=DTYPES,
             parse=parse_dtype,
@@ -163,6 +164,17 @@ class WorkerSettings(ParallelSettings, frozen=True, kw_only=True):
             llm=True,
         ),
     ] = 16
+    kv_cache_dtype: Annotated[
+        str,
+        Setting(
+            "data type of the KV cache; auto keeps the model's; fp8 and int8 take half of bfloat16",
+            "KV cache",
+            choices=KV_CACHE_DTYPES,
+            parse=parse_kv_cache_dtype,
+            docs="; also `bf16`, `fp8_e4m3`, see [worker](worker.md#a-kv-cache-of-codes)",
+            llm=True,
+        ),
+    ] = "auto"
     kv_cache_memory_bytes: Annotated[
         int,
         Setting(

@@ -25,7 +25,7 @@ class CpuAttention(AttentionBackend):
 
     def allocate(self, shape: BlockShape, num_blocks: int) -> torch.Tensor:
         """Allocate zero pages, which take no memory until a block is first written."""
-        block = (shape.num_kv_heads, shape.block_size, shape.head_dim)
+        block = (shape.num_kv_heads, shape.block_size, shape.token_elements)
         return zero_pages((shape.num_layers, shape.layer_pieces, num_blocks, *block), shape.dtype)
 
     def write(

@@ -26,6 +26,7 @@ logger = logging.getLogger(__name__)
 
 
 _NO_WHOLE = "encoders are computed on a CPU only"
+_NO_CODES = "a KV cache of codes is read by the kernels of a CPU only"
 _NO_LATENTS = "latent attention is computed on a CPU only, by its own kernels"
 
 
@@ -80,6 +81,8 @@ def _cpu(device: Device, needs: AttentionNeeds) -> Choice:
 def _cuda(device: Device, needs: AttentionNeeds) -> Choice:
     if not isinstance(device, CudaDevice):
         return Choice(None, f"the device is {device.name}")
+    if needs.codes:
+        return Choice(None, _NO_CODES)
     if needs.sinks:
         return Choice(None, "it has no sinks")
     if needs.whole:
@@ -97,6 +100,8 @@ def _cuda(device: Device, needs: AttentionNeeds) -> Choice:
 def _flash_attn(device: Device, needs: AttentionNeeds) -> Choice:
     if not isinstance(device, CudaDevice):
         return Choice(None, f"the device is {device.name}")
+    if needs.codes:
+        return Choice(None, _NO_CODES)
     if needs.whole:
         return Choice(None, _NO_WHOLE)
     if needs.latent:
@@ -116,6 +121,8 @@ def _flash_attn(device: Device, needs: AttentionNeeds) -> Choice:
 
 
 def _torch(device: Device, needs: AttentionNeeds) -> Choice:
+    if needs.codes:
+        return Choice(None, _NO_CODES)
     if needs.whole:
         return Choice(None, _NO_WHOLE)
     if needs.latent:

@@ -14,10 +14,11 @@ from splitserve.worker.device.base import Device
 logger = logging.getLogger(__name__)
 
 _DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
+_CACHE_DTYPES = {"fp8": torch.uint8, "int8": torch.int8}
 
 
 def resolve_dtype(requested: str, config: ModelConfig, device: Device) -> torch.dtype:
-    """Return the dtype of weights, activations and KV cache.
+    """Return the dtype of weights and activations.
 
     "auto" is the checkpoint's dtype. The CPU kernels have no float16, so a float16 checkpoint runs in
     bfloat16 there: as small and as fast, with float32's range and 3 bits less precision. `--dtype float32`
@@ -43,6 +44,38 @@ def resolve_dtype(requested: str, config: ModelConfig, device: Device) -> torch.
     if requested not in _DTYPES:
         raise ConfigError(f"--dtype must be auto, {', '.join(_DTYPES)}, got {requested!r}")
     return _DTYPES[requested]
+
+
+def resolve_cache_dtype(
+    requested: str, config: ModelConfig, dtype: torch.dtype, device: Device
+) -> torch.dtype:
+    """Return the dtype of the KV cache: the model's, or that of codes, see BlockShape.
+
+    Args:
+        requested: one of KV_CACHE_DTYPES.
+        config: model config of the checkpoint.
+        dtype: the model runs in.
+        device: to compute on.
+
+    Raises:
+        ConfigError: the model or the device has no such cache.
+    """
+    flag = f"--kv-cache-dtype {requested}"
+    if requested == "auto":
+        return dtype
+    if dtype != torch.bfloat16:
+        raise ConfigError(f"{flag} needs bfloat16 activations, and this model runs in {dtype_name(dtype)}")
+    if requested == "bfloat16":
+        return dtype
+    if device.name != "cpu":
+        raise ConfigError(f"{flag} is not supported on {device.name}, only on a CPU")
+    if config.encoder is not None:
+        raise ConfigError(f"{flag} has no use: {config.architecture} has no KV cache")
+    if config.latent is not None:
+        raise ConfigError(
+            f"{flag} is not supported with latent attention: {config.architecture} caches latents as they are"
+        )
+    return _CACHE_DTYPES[requested]
 
 
 def check_quantization(quantization: str, dtype: torch.dtype, device: Device) -> None:

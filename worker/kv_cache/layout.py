@@ -9,13 +9,16 @@ import torch
 
 from splitserve.worker.kv_cache.layer_groups import LayerGroups, LayerPlace
 
+# Of a token and head in a cache of int8 codes, behind its codes.
+INT8_SCALE_BYTES = 2
+
 
 class KVCache(NamedTuple):
     """Keys and values of one layer.
 
     Attributes:
-        k: [num_blocks, num_kv_heads, block_size, head_dim] in the model dtype; token `t` of a row is in
-            block `block_table[t // block_size]`. The backend chooses the layout of the last two dimensions.
+        k: [num_blocks, num_kv_heads, block_size, head_dim] in the dtype of BlockShape; token `t` of a row is
+            in block `block_table[t // block_size]`. The backend chooses how the last two dimensions lie.
         v: the same; if a layer caches one row per token, which is its key and its value, these rows again.
         place: of the layer within a block.
         group: number of the block tables that hold for it, see AttentionMetadata.of_groups().
@@ -32,6 +35,7 @@ class BlockShape(NamedTuple):
 
     Attributes:
         num_layers: layers of a block; all of this rank, or as many as it has in the largest group of them.
+        dtype: of activations; or of codes in their place, int8, or uint8 that hold E4M3.
         layer_pieces: contiguous pieces of a block in each layer: keys and values, or 1 if both are the same.
     """
 
@@ -48,9 +52,14 @@ class BlockShape(NamedTuple):
         return self.layer_pieces * self.num_layers
 
     @property
+    def token_elements(self) -> int:
+        """Elements that a token takes in one head of a piece."""
+        return self.head_dim + (INT8_SCALE_BYTES if self.dtype == torch.int8 else 0)
+
+    @property
     def piece_elements(self) -> int:
         """Elements of one piece."""
-        return self.num_kv_heads * self.block_size * self.head_dim
+        return self.num_kv_heads * self.block_size * self.token_elements
 
     @property
     def num_bytes(self) -> int:

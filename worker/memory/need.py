@@ -40,7 +40,14 @@ def memory_need(asked: AskedModel, config: WorkerConfig) -> MemoryNeed:
     dense = _Scale()
     layers = [] if asked.pooling is None else load_dense(asked.pooling, asked.config, device, dense.load)
     model = LoadedModel(
-        asked.config, asked.dtype, declared.model, asked.quantization, asked.placement, asked.pooling, layers
+        asked.config,
+        asked.dtype,
+        declared.model,
+        asked.quantization,
+        asked.cache_dtype,
+        asked.placement,
+        asked.pooling,
+        layers,
     )
     weights_bytes = _declared_bytes(asked, declared) + dense.num_bytes
     step_bytes = activation_bytes(asked.config, _largest_step(asked, config))

@@ -16,7 +16,7 @@ from splitserve.worker.attention.needs import AttentionNeeds
 from splitserve.worker.attention.select import choose_backend
 from splitserve.worker.config import WorkerConfig
 from splitserve.worker.device.base import Device
-from splitserve.worker.device.dtypes import check_quantization, resolve_dtype
+from splitserve.worker.device.dtypes import check_quantization, resolve_cache_dtype, resolve_dtype
 from splitserve.worker.models.dense_layer import load_dense
 from splitserve.worker.models.loaded_model import LoadedModel
 from splitserve.worker.models.placement import Placement
@@ -32,6 +32,7 @@ class AskedModel(NamedTuple):
         config: of the checkpoint, limited to the context that is served.
         dtype: of activations, and of weights that are not quantised.
         quantization: "none", "int8", "int4" or "w8a8".
+        cache_dtype: of the KV cache, see BlockShape.
         placement: where it computes.
         uses: what is asked of it.
         pooling: how it makes vectors of prompts; None if it generates text.
@@ -40,6 +41,7 @@ class AskedModel(NamedTuple):
     config: ModelConfig
     dtype: torch.dtype
     quantization: str
+    cache_dtype: torch.dtype
     placement: Placement[Device]
     uses: ModelUses
     pooling: Pooling | None = None
@@ -50,10 +52,10 @@ class AskedModel(NamedTuple):
 
     def load(self, progress: Progress, loader: Loader) -> LoadedModel:
         """Load its weights; raises as load_model and load_dense do."""
-        config, dtype, quantization, placement, uses, pooling = self
+        config, dtype, quantization, cache_dtype, placement, uses, pooling = self
         model = load_model(config, dtype, placement, progress, quantization, loader, uses)
         dense = [] if pooling is None else load_dense(pooling, config, placement.device, loader)
-        return LoadedModel(config, dtype, model, quantization, placement, pooling, dense)
+        return LoadedModel(config, dtype, model, quantization, cache_dtype, placement, pooling, dense)
 
 
 def ask(asked: WorkerConfig, device: Device, meet: Callable[[], Mesh]) -> AskedModel:
@@ -72,12 +74,16 @@ def ask(asked: WorkerConfig, device: Device, meet: Callable[[], Mesh]) -> AskedM
     config, pooling = _read_config(asked)
     dtype = resolve_dtype(asked.dtype, config, device)
     check_quantization(asked.quantization, dtype, device)
-    backend = choose_backend(asked.attention_backend, device, _attention_needs(asked, config, dtype))
-    placement = Placement(device, backend, meet())
-    return AskedModel(config, dtype, asked.quantization, placement, _uses(asked, pooling), pooling)
+    cache_dtype = resolve_cache_dtype(asked.kv_cache_dtype, config, dtype, device)
+    needs = _attention_needs(asked, config, dtype, has_codes=cache_dtype != dtype)
+    placement = Placement(device, choose_backend(asked.attention_backend, device, needs), meet())
+    uses = _uses(asked, pooling)
+    return AskedModel(config, dtype, asked.quantization, cache_dtype, placement, uses, pooling)
 
 
-def _attention_needs(asked: WorkerConfig, config: ModelConfig, dtype: torch.dtype) -> AttentionNeeds:
+def _attention_needs(
+    asked: WorkerConfig, config: ModelConfig, dtype: torch.dtype, has_codes: bool
+) -> AttentionNeeds:
     heads = (config.head_dim, config.num_heads, config.num_kv_heads)
     traits = config.traits.attention
     return AttentionNeeds(
@@ -89,6 +95,7 @@ def _attention_needs(asked: WorkerConfig, config: ModelConfig, dtype: torch.dtyp
         batch_invariant=asked.batch_invariant,
         latent=config.latent is not None,
         whole=config.encoder is not None,
+        codes=asked.kv_cache_dtype if has_codes else "",
     )
 
 

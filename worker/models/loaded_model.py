@@ -29,6 +29,7 @@ class LoadedModel(NamedTuple):
         dtype: of activations, and of weights that are not quantised.
         model: its layers.
         quantization: "none", "int8", "int4" or "w8a8".
+        cache_dtype: of the KV cache, see BlockShape.
         placement: where it computes.
         pooling: how it makes vectors of prompts; None if it generates text.
         dense: layers behind the pooling.
@@ -38,6 +39,7 @@ class LoadedModel(NamedTuple):
     dtype: torch.dtype
     model: Model
     quantization: str
+    cache_dtype: torch.dtype
     placement: Placement[Device]
     pooling: Pooling | None = None
     dense: Sequence[DenseLayer] = ()
@@ -62,7 +64,7 @@ class LoadedModel(NamedTuple):
         pieces = 2 if self.config.latent is None else 1
         num_layers = max((place + 1 for place, _group in self.layer_places), default=0)
         sizes = (num_layers, model.num_kv_heads, block_size, model.head_dim)
-        return BlockShape(*sizes, self.dtype, pieces)
+        return BlockShape(*sizes, self.cache_dtype, pieces)
 
     @property
     def _embedding_size(self) -> int:

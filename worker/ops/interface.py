@@ -251,7 +251,9 @@ class Kernels(ABC, Generic[MatrixT_contra]):
             v: like k.
             k_cache: [num_blocks, Hkv, block_size, D], the last two dimensions contiguous on the CPU, where
                 keys lie within them as [D / P, block_size, P]: P elements are 4 bytes, block_size and D
-                multiples of P. On a GPU each row of D keys is in one piece.
+                multiples of P. On a GPU each row of D keys is in one piece. On a CPU, under bfloat16, it may
+                also hold codes, with P = 2: of E4M3, as uint8; or int8 [num_blocks, Hkv, block_size, D + 2],
+                sign and magnitude, of which a row ends with the two bytes of its scale in bfloat16.
             v_cache: like k_cache; on the CPU values lie as [block_size / P, D, P].
             slot_mapping: int32 or int64 [T], block * block_size + offset; a negative slot is skipped.
         """

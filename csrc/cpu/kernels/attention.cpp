@@ -22,7 +22,7 @@ namespace {
 inline constexpr int64_t kTilesPerThread = 4;
 
 // Splits a call into tiles, and these into segments where tiles alone would leave threads without work.
-template <typename T>
+template <typename T, typename Codes>
 class Attention {
  public:
   explicit Attention(const AttentionParams& params)
@@ -46,6 +46,10 @@ class Attention {
   }
 
  private:
+  using RowTile = TileAttention<T, Codes>;
+  using Element = typename RowTile::Element;
+  using Finder = ChunkFinder<Element>;
+
   int64_t rows_of(int64_t r) const { return (p.cu_seqlens_q[r + 1] - p.cu_seqlens_q[r]) * group; }
 
   // KV heads that share a tile of request r. They lie side by side in a block, so that few rows of many
@@ -54,7 +58,7 @@ class Attention {
     const int64_t fitting = kTileRows<T> / max_of(1, rows_of(r));
     const int64_t enough = p.requests * p.kv_heads / (kTilesPerThread * num_threads());
     const int64_t heads = min_of(p.kv_heads, min_of(fitting, enough));
-    return ChunkFinder<T>::reads_in_place(p) ? max_of(1, heads) : 1;
+    return Finder::reads_in_place(p) ? max_of(1, heads) : 1;
   }
 
   static int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
@@ -78,10 +82,10 @@ class Attention {
     parallel_for(num_tiles, work, [&](int64_t begin, int64_t end) {
       for (int64_t index = begin; index < end; ++index) {
         // A tile of few chunks, as in decoding, would wait long for its first one.
-        Chunk<T> after;
-        const bool is_known = index + 1 < end && ChunkFinder<T>::reads_in_place(p);
+        Chunk<Element> after;
+        const bool is_known = index + 1 < end && Finder::reads_in_place(p);
         if (is_known) {
-          TileAttention<T> next(p, tiles[index + 1]);
+          RowTile next(p, tiles[index + 1]);
           next.find_first(&after);
           next.fetch_rows();
         }
@@ -90,11 +94,11 @@ class Attention {
     });
   }
 
-  void run_tile(const Tile& described, const Chunk<T>* after) const {
+  void run_tile(const Tile& described, const Chunk<Element>* after) const {
     alignas(64) float buffers[2][State::floats(kTileRows<T>, kMaxHeadDim)];
     const int64_t rows = described.all_rows();
     const State total(buffers[0], rows, width), part(buffers[1], rows, width);
-    TileAttention<T> tile(p, described);
+    RowTile tile(p, described);
     tile.prepare();
     total.clear(rows);
     const int64_t last = tile.end_segment() - 1;
@@ -117,14 +121,14 @@ class Attention {
     };
     parallel_tasks(num_tiles * max_segments, work, [&](int64_t task) {
       const int64_t index = task / max_segments, s = task % max_segments;
-      TileAttention<T> tile(p, tiles[index]);
+      RowTile tile(p, tiles[index]);
       if (s < tile.first_segment() || s >= tile.end_segment()) return;
       tile.prepare();
       state_of(index, s).clear(tiles[index].all_rows());
       tile.segment(s, state_of(index, s));
     });
     for (int64_t index = 0; index < num_tiles; ++index) {
-      const TileAttention<T> tile(p, tiles[index]);
+      const RowTile tile(p, tiles[index]);
       const State total = state_of(index, tile.first_segment());
       for (int64_t s = tile.first_segment() + 1; s < tile.end_segment(); ++s) {
         for (int64_t row = 0; row < tiles[index].all_rows(); ++row) total.merge(row, state_of(index, s));
@@ -141,10 +145,14 @@ class Attention {
 }  // namespace
 
 void paged_attention(const AttentionParams& params) {
-  if (params.dtype == DType::kBFloat16) {
-    Attention<BFloat16>(params).run();
-  } else {
-    Attention<float>(params).run();
+  if (params.dtype == DType::kFloat32) return Attention<float, NoCodes>(params).run();
+  switch (params.format) {
+    case CacheFormat::kPlain:
+      return Attention<BFloat16, NoCodes>(params).run();
+    case CacheFormat::kInt8:
+      return Attention<BFloat16, Int8Codes>(params).run();
+    case CacheFormat::kFp8:
+      return Attention<BFloat16, Fp8Codes>(params).run();
   }
 }
 

@@ -1,5 +1,6 @@
 // Writes this step's keys and values into their slots of the paged cache, as they are or after the norms and
 // the rotation of queries and keys: one pass over the step's QKV.
+#include "cpu/coded_block.h"
 #include "cpu/kernels.h"
 #include "cpu/kv_block.h"
 #include "cpu/parallel.h"
@@ -29,11 +30,22 @@ T* row_of(const HeadRows& rows, int64_t token, int64_t head) {
   return static_cast<T*>(rows.data) + token * rows.token_stride + head * rows.head_stride;
 }
 
+// How a cache holds elements of T: as they are, or as codes; in pairs of dimensions of a key, or of tokens of
+// a value.
+template <typename T, typename Codes>
+struct Stored {
+  static constexpr bool kIsPlain = Codes::kFormat == CacheFormat::kPlain;
+  static constexpr int64_t kElement = kIsPlain ? sizeof(T) : 1, kPair = kIsPlain ? 4 / kElement : 2;
+
+  // Elements of a key or value.
+  static int64_t row(const KvWriteParams& p) { return p.head_dim + scale_bytes(Codes::kFormat); }
+};
+
 // The first byte of the block and head that hold a slot.
-template <typename T>
+template <typename T, typename Codes>
 char* block_of(const KvSlots& cache, int64_t block, int64_t head) {
-  return reinterpret_cast<char*>(static_cast<T*>(cache.data) + block * cache.block_stride +
-                                 head * cache.head_stride);
+  return static_cast<char*>(cache.data) +
+         (block * cache.block_stride + head * cache.head_stride) * Stored<T, Codes>::kElement;
 }
 
 template <typename T>
@@ -42,30 +54,39 @@ TokenRows rows_of(const HeadRows& rows, int64_t token, int64_t head) {
           rows.token_stride * static_cast<int64_t>(sizeof(T))};
 }
 
-template <typename T>
+template <typename T, typename Codes>
 void write_head(const KvWriteParams& p, const Run& run, int64_t head) {
-  constexpr int64_t kElement = sizeof(T);
   const int64_t block = run.slot / p.block_size, offset = run.slot % p.block_size;
-  write_keys(block_of<T>(p.k_cache, block, head) + offset * 4, p.block_size, rows_of<T>(p.k, run.token, head),
-             run.count, p.head_dim * kElement / 4);
-  write_values(static_cast<const T*>(nullptr), block_of<T>(p.v_cache, block, head), offset,
-               rows_of<T>(p.v, run.token, head), run.count, p.head_dim);
+  char* const keys = block_of<T, Codes>(p.k_cache, block, head);
+  char* const values = block_of<T, Codes>(p.v_cache, block, head);
+  const TokenRows k = rows_of<T>(p.k, run.token, head), v = rows_of<T>(p.v, run.token, head);
+  if constexpr (Stored<T, Codes>::kIsPlain) {
+    write_keys(keys + offset * 4, p.block_size, k, run.count,
+               p.head_dim * static_cast<int64_t>(sizeof(T)) / 4);
+    write_values(static_cast<const T*>(nullptr), values, offset, v, run.count, p.head_dim);
+  } else {
+    const int64_t row = Stored<T, Codes>::row(p);
+    write_code_rows<Codes, KeyBytes>({reinterpret_cast<uint8_t*>(keys), p.block_size, row, offset}, k,
+                                     run.count);
+    write_code_rows<Codes, ValueBytes>({reinterpret_cast<uint8_t*>(values), p.block_size, row, offset}, v,
+                                       run.count);
+  }
 }
 
 // Has the lines that a run's part of one head is written to fetched: they are cold, as nobody has read them
 // since its sequence's last step.
-template <typename T>
+template <typename T, typename Codes>
 void fetch_slots(const KvWriteParams& p, const Run& run, int64_t head) {
-  constexpr int64_t kElement = sizeof(T), kPair = 4 / kElement;
+  constexpr int64_t kPair = Stored<T, Codes>::kPair, kUnit = kPair * Stored<T, Codes>::kElement;
   const int64_t block = run.slot / p.block_size, offset = run.slot % p.block_size;
-  const int64_t key_bytes = p.head_dim / kPair * p.block_size * 4;
+  const int64_t row = Stored<T, Codes>::row(p), key_bytes = row / kPair * p.block_size * kUnit;
   const int64_t pairs = (offset + run.count - 1) / kPair - offset / kPair + 1;
   // A key's units are a block's length apart: on a line each, unless blocks are short.
-  const int64_t step = p.block_size * 4 > kLineBytes ? p.block_size * 4 : kLineBytes;
-  const char* keys = block_of<T>(p.k_cache, block, head) + offset * 4;
+  const int64_t step = p.block_size * kUnit > kLineBytes ? p.block_size * kUnit : kLineBytes;
+  const char* keys = block_of<T, Codes>(p.k_cache, block, head) + offset * kUnit;
   for (int64_t i = 0; i < key_bytes; i += step) __builtin_prefetch(keys + i, 1);
-  const char* values = block_of<T>(p.v_cache, block, head) + offset / kPair * p.head_dim * 4;
-  for (int64_t i = 0; i < pairs * p.head_dim * 4; i += kLineBytes) __builtin_prefetch(values + i, 1);
+  const char* values = block_of<T, Codes>(p.v_cache, block, head) + offset / kPair * row * kUnit;
+  for (int64_t i = 0; i < pairs * row * kUnit; i += kLineBytes) __builtin_prefetch(values + i, 1);
 }
 
 // Has a token's heads fetched before they are needed: a projection's output has left the caches near the
@@ -91,7 +112,7 @@ void turn(const HeadRows& heads, const RotaryKvWriteParams& p, int64_t token, co
 }
 
 // Calls turn(token) for each token before its keys are written.
-template <typename T, typename Turn>
+template <typename T, typename Codes, typename Turn>
 void write_tokens(const KvWriteParams& p, int64_t begin, int64_t end, const Turn& turn) {
   for (Run run = run_at(p, begin, end); run.count > 0;) {
     const int64_t next_token = run.token + run.count;
@@ -99,26 +120,26 @@ void write_tokens(const KvWriteParams& p, int64_t begin, int64_t end, const Turn
     const int64_t fetched = next.count > 0 && next.slot >= 0 ? p.k.heads : 0;
     for (int64_t i = 0; i < run.count; ++i) {
       for (int64_t head = fetched * i / run.count; head < fetched * (i + 1) / run.count; ++head)
-        fetch_slots<T>(p, next, head);
+        fetch_slots<T, Codes>(p, next, head);
       fetch_heads<T>(p.v, run.token + i, p.head_dim);
       turn(run.token + i);
     }
-    for (int64_t head = 0; run.slot >= 0 && head < p.k.heads; ++head) write_head<T>(p, run, head);
+    for (int64_t head = 0; run.slot >= 0 && head < p.k.heads; ++head) write_head<T, Codes>(p, run, head);
     run = next;
   }
 }
 
-template <typename T>
+template <typename T, typename Codes>
 void write(const KvWriteParams& p) {
   parallel_for(p.tokens, p.tokens * p.k.heads * p.head_dim,
-               [&p](int64_t begin, int64_t end) { write_tokens<T>(p, begin, end, [](int64_t) {}); });
+               [&p](int64_t begin, int64_t end) { write_tokens<T, Codes>(p, begin, end, [](int64_t) {}); });
 }
 
-template <typename T>
+template <typename T, typename Codes>
 void turn_and_write(const RotaryKvWriteParams& p) {
   const int64_t work = p.write.tokens * (p.q.heads + p.write.k.heads) * p.write.head_dim;
   parallel_for(p.write.tokens, work, [&p](int64_t begin, int64_t end) {
-    write_tokens<T>(p.write, begin, end, [&p, end](int64_t token) {
+    write_tokens<T, Codes>(p.write, begin, end, [&p, end](int64_t token) {
       if (token + 1 < end) {
         fetch_heads<T>(p.q, token + 1, p.write.head_dim);
         fetch_heads<T>(p.write.k, token + 1, p.write.head_dim);
@@ -129,22 +150,28 @@ void turn_and_write(const RotaryKvWriteParams& p) {
   });
 }
 
-}  // namespace
-
-void kv_write(const KvWriteParams& params) {
-  if (params.dtype == DType::kBFloat16) {
-    write<BFloat16>(params);
-  } else {
-    write<float>(params);
+// Calls run<T, Codes>() for the elements of keys and values and the form in which the cache has them.
+template <typename Run>
+void with_types(const KvWriteParams& p, const Run& run) {
+  if (p.dtype == DType::kFloat32) return run.template operator()<float, NoCodes>();
+  switch (p.format) {
+    case CacheFormat::kPlain:
+      return run.template operator()<BFloat16, NoCodes>();
+    case CacheFormat::kInt8:
+      return run.template operator()<BFloat16, Int8Codes>();
+    case CacheFormat::kFp8:
+      return run.template operator()<BFloat16, Fp8Codes>();
   }
 }
 
+}  // namespace
+
+void kv_write(const KvWriteParams& params) {
+  with_types(params, [&params]<typename T, typename Codes>() { write<T, Codes>(params); });
+}
+
 void rotary_kv_write(const RotaryKvWriteParams& params) {
-  if (params.write.dtype == DType::kBFloat16) {
-    turn_and_write<BFloat16>(params);
-  } else {
-    turn_and_write<float>(params);
-  }
+  with_types(params.write, [&params]<typename T, typename Codes>() { turn_and_write<T, Codes>(params); });
 }
 
 }  // namespace splitserve::SPLITSERVE_ISA

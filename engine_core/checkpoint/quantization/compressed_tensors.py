@@ -28,7 +28,7 @@ _MIXED = "mixed-precision"
 _LINEAR = "Linear"
 _STRATEGIES = ("tensor", "channel", "group", "block")
 _STATIC = "input_activations have scales of each token where the config says one for all, or offsets"
-_KV_CACHE = "kv_cache_scheme has no effect: the KV cache stays in the model's dtype"
+_KV_CACHE = "kv_cache_scheme has no effect: --kv-cache-dtype says what the KV cache holds"
 
 
 def read_compressed_tensors(config: Fields) -> Quantization:

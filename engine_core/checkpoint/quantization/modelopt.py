@@ -7,7 +7,7 @@ from splitserve.engine_core.checkpoint.quantization.fp8 import ACTIVATIONS
 from splitserve.engine_core.checkpoint.quantization.matching import ALL, MAX_PATTERNS, exactly, wildcard
 from splitserve.engine_core.checkpoint.quantization.schemes import Quantization, Rule, ScaledScheme
 
-_KV_CACHE = "the KV cache is not quantized: it stays in the model's dtype"
+_KV_CACHE = "scales of the KV cache have no effect: --kv-cache-dtype says what it holds"
 
 
 def read_modelopt(config: Fields) -> Quantization:

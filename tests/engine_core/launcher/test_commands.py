@@ -249,6 +249,13 @@ def test_data_types_have_short_names(typed: str, meant: str) -> None:
     assert parse(["--dtype", typed]).dtype == meant
 
 
+@pytest.mark.parametrize(
+    ("typed", "meant"), [("bf16", "bfloat16"), ("fp8_e4m3", "fp8"), ("FP8", "fp8"), ("int8", "int8")]
+)
+def test_data_types_of_the_kv_cache_have_other_names(typed: str, meant: str) -> None:
+    assert parse(["--kv-cache-dtype", typed]).kv_cache_dtype == meant
+
+
 def test_serve_takes_every_setting_that_is_not_its_own_and_passes_it_on() -> None:
     passed_on = {each.flag for each in FRONTEND}
     own = {each.flag for each in FRONTEND_SETTINGS if not each.setting.serve}

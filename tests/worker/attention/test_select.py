@@ -81,6 +81,10 @@ def test_torch_can_be_asked_for_anywhere(device: Device) -> None:
         ("cuda", CUDA, NEEDS._replace(sinks=True), "cuda: it has no sinks"),
         ("flash_attn", CUDA, NEEDS._replace(softcap=True), "flash_attn: its soft caps are not used"),
         ("torch", CUDA, NEEDS._replace(batch_invariant=True), "torch: its bits may depend"),
+        *(
+            (name, CUDA, NEEDS._replace(codes="int8"), f"{name}: a KV cache of codes is read by")
+            for name in ("cuda", "flash_attn", "torch")
+        ),
     ],
 )
 def test_what_cannot_be_is_refused_with_the_reason(

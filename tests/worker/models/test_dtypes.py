@@ -3,17 +3,22 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import cast
+from typing import TYPE_CHECKING, cast
 
+import msgspec
 import pytest
 import torch
 
 from splitserve.engine_core.errors import ConfigError
 from splitserve.worker.device.cpu import CpuDevice
 from splitserve.worker.device.cuda import CudaDevice
-from splitserve.worker.device.dtypes import check_quantization, resolve_dtype
+from splitserve.worker.device.dtypes import check_quantization, resolve_cache_dtype, resolve_dtype
 from splitserve.worker.ops.cuda import CudaOps
 from tests.engine_core.checkpoint.test_model_config import read
+
+if TYPE_CHECKING:
+    from splitserve.engine_core.checkpoint.config.encoders.encoder_traits import EncoderTraits
+    from splitserve.engine_core.checkpoint.config.model_config import LatentConfig
 
 
 @pytest.mark.parametrize(
@@ -45,3 +50,40 @@ def test_a_gpu_keeps_float16(tmp_path: Path) -> None:
     assert resolve_dtype("auto", config, device) == torch.float16
     with pytest.raises(ConfigError, match="--quantization int8 is not supported on cuda"):
         check_quantization("int8", torch.bfloat16, device)
+
+
+@pytest.mark.parametrize(
+    ("requested", "dtype", "expected"),
+    [
+        ("auto", torch.float32, torch.float32),
+        ("auto", torch.bfloat16, torch.bfloat16),
+        ("bfloat16", torch.bfloat16, torch.bfloat16),
+        ("fp8", torch.bfloat16, torch.uint8),
+        ("int8", torch.bfloat16, torch.int8),
+    ],
+)
+def test_the_kv_cache_is_in_the_models_dtype_unless_asked_otherwise(
+    requested: str, dtype: torch.dtype, expected: torch.dtype, tmp_path: Path
+) -> None:
+    assert resolve_cache_dtype(requested, read(tmp_path), dtype, CpuDevice()) == expected
+
+
+@pytest.mark.parametrize("requested", ["fp8", "int8", "bfloat16"])
+def test_another_kv_cache_needs_bfloat16_activations(requested: str, tmp_path: Path) -> None:
+    message = f"--kv-cache-dtype {requested} needs bfloat16 activations, and this model runs in float32"
+    with pytest.raises(ConfigError, match=message):
+        resolve_cache_dtype(requested, read(tmp_path), torch.float32, CpuDevice())
+
+
+@pytest.mark.parametrize("requested", ["fp8", "int8"])
+def test_a_kv_cache_of_codes_is_refused_where_nothing_reads_it(requested: str, tmp_path: Path) -> None:
+    config, bfloat16 = read(tmp_path), torch.bfloat16
+    gpu = CudaDevice(cast("CudaOps", None), torch.device("cpu"))
+    with pytest.raises(ConfigError, match=f"--kv-cache-dtype {requested} is not supported on cuda"):
+        resolve_cache_dtype(requested, config, bfloat16, gpu)
+    latent = msgspec.structs.replace(config, latent=cast("LatentConfig", "any"))
+    with pytest.raises(ConfigError, match=f"--kv-cache-dtype {requested} is not supported with latent"):
+        resolve_cache_dtype(requested, latent, bfloat16, CpuDevice())
+    encoder = msgspec.structs.replace(config, encoder=cast("EncoderTraits", "any"))
+    with pytest.raises(ConfigError, match=f"--kv-cache-dtype {requested} has no use: .* has no KV cache"):
+        resolve_cache_dtype(requested, encoder, bfloat16, CpuDevice())

@@ -44,18 +44,23 @@ class Sequence:
 class PagedBatch:
     """The caches of some sequences, in scattered blocks; every slot without a token holds NaN.
 
-    `write` is the kv_write of the kernels under test: devices lay a block out as suits them.
+    `write` is the kv_write of the kernels under test: devices lay a block out as suits them. `codes` is the
+    dtype of a cache that holds codes.
     """
 
     def __init__(
-        self, shape: Shape, sequences: list[Sequence], write: Callable[..., None] = ops.kv_write
+        self,
+        shape: Shape,
+        sequences: list[Sequence],
+        write: Callable[..., None] = ops.kv_write,
+        codes: torch.dtype | None = None,
     ) -> None:
         self.shape, self.sequences = shape, sequences
         counts = [-(-len(s) // shape.block_size) for s in sequences]
-        num_blocks, dtype = sum(counts) + 2, sequences[0].q.dtype
+        num_blocks = sum(counts) + 2
         size = (num_blocks, shape.kv_heads, shape.block_size, shape.head_dim)
-        self.k_cache = torch.full(size, float("nan"), dtype=dtype)
-        self.v_cache = torch.full(size, float("nan"), dtype=dtype)
+        self.k_cache = _nowhere_set(size, codes or sequences[0].q.dtype)
+        self.v_cache = self.k_cache.clone()
         # Entries past a sequence's blocks are out of range: reading one would be an error.
         self.block_tables = torch.full((len(sequences), max(counts) + 1), 1 << 30, dtype=torch.int32)
         free = torch.randperm(num_blocks).int()
@@ -85,6 +90,14 @@ class PagedBatch:
             **options,
         )
         return list(out.split(lengths))
+
+
+def _nowhere_set(size: tuple[int, ...], dtype: torch.dtype) -> Tensor:
+    if dtype.is_floating_point:
+        return torch.full(size, float("nan"), dtype=dtype)
+    # A NaN in E4M3, and two of them as a scale in bfloat16.
+    scale_bytes = 2 if dtype == torch.int8 else 0
+    return torch.full((*size[:-1], size[-1] + scale_bytes), 0x7F, dtype=dtype)
 
 
 def reference(

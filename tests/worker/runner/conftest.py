@@ -16,10 +16,15 @@ NUM_BLOCKS = 96
 StartWorker = Callable[[Path], tuple[Worker, WorkerConfig]]
 
 
-def start_worker(checkpoint: Path) -> tuple[Worker, WorkerConfig]:
+def start_worker(checkpoint: Path, kv_cache_dtype: str = "auto") -> tuple[Worker, WorkerConfig]:
     """A worker with few rows and small blocks, so that short sequences cross many borders."""
     config = WorkerConfig(
-        model=str(checkpoint), num_threads=1, max_num_seqs=6, max_num_batched_tokens=64, block_size=4
+        model=str(checkpoint),
+        num_threads=1,
+        max_num_seqs=6,
+        max_num_batched_tokens=64,
+        block_size=4,
+        kv_cache_dtype=kv_cache_dtype,
     )
     worker = Worker(config)
     worker.load(lambda loaded_bytes, total_bytes: None)
@@ -38,5 +43,20 @@ def tiny_worker(tiny_llama: Path) -> tuple[Worker, WorkerConfig]:
 
 
 @pytest.fixture(scope="session")
-def tiny_bf16_worker(tmp_path_factory: pytest.TempPathFactory) -> tuple[Worker, WorkerConfig]:
-    return start_worker(write_tiny_llama(tmp_path_factory.mktemp("tiny-bf16"), dtype=torch.bfloat16))
+def tiny_bf16_llama(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_tiny_llama(tmp_path_factory.mktemp("tiny-bf16"), dtype=torch.bfloat16)
+
+
+@pytest.fixture(scope="session")
+def tiny_bf16_worker(tiny_bf16_llama: Path) -> tuple[Worker, WorkerConfig]:
+    return start_worker(tiny_bf16_llama)
+
+
+@pytest.fixture(scope="session")
+def tiny_int8_cache_worker(tiny_bf16_llama: Path) -> tuple[Worker, WorkerConfig]:
+    return start_worker(tiny_bf16_llama, "int8")
+
+
+@pytest.fixture(scope="session")
+def tiny_fp8_cache_worker(tiny_bf16_llama: Path) -> tuple[Worker, WorkerConfig]:
+    return start_worker(tiny_bf16_llama, "fp8")

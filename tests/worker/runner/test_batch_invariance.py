@@ -78,8 +78,13 @@ def run_alone(worker: Worker, config: WorkerConfig, job: Job) -> Job:
     return alone
 
 
-@pytest.mark.parametrize("fixture", ["tiny_worker", "tiny_bf16_worker"])
-@pytest.mark.parametrize("seed", range(20))
+@pytest.mark.parametrize(
+    ("fixture", "seed"),
+    [
+        *((name, seed) for name in ("tiny_worker", "tiny_bf16_worker") for seed in range(20)),
+        *((name, seed) for name in ("tiny_int8_cache_worker", "tiny_fp8_cache_worker") for seed in range(5)),
+    ],
+)
 def test_requests_in_any_company_equal_themselves_alone(
     fixture: str, seed: int, request: pytest.FixtureRequest
 ) -> None:

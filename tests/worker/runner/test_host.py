@@ -74,3 +74,5 @@ def test_a_cache_is_zero_writable_and_not_backed_before_it_is_written() -> None:
 
 def test_a_block_takes_keys_and_values_of_every_layer() -> None:
     assert BlockShape(3, 2, 16, 8, torch.bfloat16).num_bytes == 2 * 3 * 2 * 16 * 8 * 2
+    assert BlockShape(3, 2, 16, 8, torch.uint8).num_bytes == 2 * 3 * 2 * 16 * 8
+    assert BlockShape(3, 2, 16, 8, torch.int8).num_bytes == 2 * 3 * 2 * 16 * (8 + 2)
