@@ -105,6 +105,7 @@ def _resolve(config: EngineConfig) -> EngineConfig:
     from splitserve.engine_core.checkpoint.source import resolve_model
     from splitserve.engine_core.errors import ModelLoadError
     from splitserve.engine_core.settings.adapter_settings import named_adapters
+    from splitserve.engine_core.settings.speculation import without_model
 
     names = config.served_model_names or [config.model or DEMO_MODEL_NAME]
     try:
@@ -114,6 +115,7 @@ def _resolve(config: EngineConfig) -> EngineConfig:
         if config.model or config.executor != "simulated":
             raise
         path = ""
+    draft = "" if config.speculation is None else config.speculation.model
     adapters = {name: str(Path(path).absolute()) for name, path in named_adapters(config.lora).items()}
     return msgspec.structs.replace(
         config,
@@ -121,6 +123,8 @@ def _resolve(config: EngineConfig) -> EngineConfig:
         model=path,
         lora=[f"{name}={directory}" for name, directory in adapters.items()],
         lora_dir=str(Path(config.lora_dir).absolute()) if config.lora_dir else "",
+        speculative_model=str(resolve_model(draft)) if draft else "",
+        speculative_config=without_model(config.speculative_config),
     )
 
 

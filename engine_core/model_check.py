@@ -7,6 +7,8 @@ from pathlib import Path
 from splitserve.engine_core.checkpoint.adapter.files import Adapter
 from splitserve.engine_core.checkpoint.check import check_model
 from splitserve.engine_core.checkpoint.config.model_config import ModelConfig
+from splitserve.engine_core.checkpoint.draft_check import read_draft_config
+from splitserve.engine_core.checkpoint.source import local_model
 from splitserve.engine_core.checkpoint.text_files import check_text_files
 from splitserve.engine_core.config import EngineConfig
 from splitserve.engine_core.settings.adapter_settings import named_adapters
@@ -37,6 +39,11 @@ def check_before_start(config: EngineConfig, directory: Path) -> list[str]:
     for path in named_adapters(config.lora).values():
         with Adapter.open(Path(path), config.max_lora_rank):
             pass
+    if config.speculation is not None and config.speculation.model:
+        draft = local_model(config.speculation.model)
+        # A hub id is checked once it is downloaded.
+        if draft is not None:
+            read_draft_config(str(draft), model)
     if config.tokenizer_check:
         check_text_files(directory)
     return _notes(model)

@@ -82,7 +82,9 @@ def test_json_parses(block: Block) -> None:
 
 
 @pytest.mark.parametrize("block", of("yaml"))
-def test_yaml_parses_and_is_a_file_of_settings_where_those_are_explained(block: Block, tmp_path: Path) -> None:
+def test_yaml_parses_and_is_a_file_of_settings_where_those_are_explained(
+    block: Block, tmp_path: Path
+) -> None:
     assert all(yaml.safe_load_all(block.code))
     if block.page == "docs/cli.md":
         path = tmp_path / "serve.yaml"

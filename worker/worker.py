@@ -51,6 +51,7 @@ from splitserve.worker.parallel.shared_memory import SharedMemoryMeeting, can_sh
 from splitserve.worker.sampling.answers import Answers
 from splitserve.worker.sampling.pooler import Pooler
 from splitserve.worker.sampling.sampler import Sampler
+from splitserve.worker.speculation.draft_model.making import make_draft_model
 from splitserve.worker.speculation.drafters import make_speculator
 from splitserve.worker.speculation.drafting import Drafting
 from splitserve.worker.warm_up import warm_up
@@ -136,7 +137,7 @@ class Worker:
                 self._device.longest_wait_s = self._config.exchange_timeout_s
         return WorkerReady(
             model=msgspec.structs.replace(loaded.info, numerics=numerics(self._config, loaded)),
-            block_bytes=loaded.block_shape(self._config.block_size).num_bytes,
+            block_bytes=loaded.block_bytes(self._config.block_size),
             available_bytes=self._cache_bytes(loaded),
             load_s=time.perf_counter() - started,
         )
@@ -169,7 +170,7 @@ class Worker:
         if self._has_gpu_peers:
             prepare_together(self.runner, limits)
         warm_up(self.runner, limits)
-        return KVCacheReady(num_blocks, host_blocks.measure_ns())
+        return KVCacheReady(num_blocks, _move_ns(host_blocks, self.runner.drafting))
 
     @property
     def _has_gpu_peers(self) -> bool:
@@ -222,7 +223,8 @@ class Worker:
         caches = ArrivingCaches(layer_caches(pool, loaded.layer_places))
         graphs = None if self._config.enforce_eager else _make_graphs(loaded, caches, batch)
         sampler = Sampler(self._device, batch, self.grammars)
-        pooler, drafting = _make_pooler(loaded, batch), _make_drafting(self._config, loaded, caches, sampler)
+        drafting = _make_drafting(self._config, loaded, caches, sampler, num_host_blocks)
+        pooler = _make_pooler(loaded, batch)
         parts = loaded.placement, loaded.model, caches, host_blocks, sampler, graphs, pooler, drafting
         return ModelRunner(*parts), host_blocks
 
@@ -316,8 +318,18 @@ def _make_pooler(loaded: LoadedModel, batch: InputBatch) -> Pooler | None:
     return Pooler(device, loaded.pooling.mode, loaded.dense, classify, pools_tokens=batch.pools_tokens)
 
 
+def _move_ns(host_blocks: HostBlocks, drafting: Drafting | None) -> int:
+    """Of a block, in the caches of the model and of its draft model."""
+    draft = None if drafting is None else drafting.draft_model
+    return host_blocks.measure_ns() + (0 if draft is None else draft.host_blocks.measure_ns())
+
+
 def _make_drafting(
-    config: WorkerConfig, loaded: LoadedModel, caches: ArrivingCaches, sampler: Sampler
+    config: WorkerConfig,
+    loaded: LoadedModel,
+    caches: ArrivingCaches,
+    sampler: Sampler,
+    num_host_blocks: int,
 ) -> Drafting | None:
     speculation = config.speculation
     if speculation is None or loaded.pooling is not None:
@@ -326,12 +338,14 @@ def _make_drafting(
     # Others may compute a token in other bits beside drafts than alone.
     if not isinstance(backend, CpuAttention) or not loaded.model.is_recordable:
         raise ConfigError("--speculate works on a CPU, with its own kernels and models, only")
-    batch = sampler.batch
-    speculator = make_speculator(
-        batch, sampler.grammars, speculation, max_logits_rows(device, batch.limits.vocab_size)
-    )
-    graphs = None if config.enforce_eager else DraftedGraphs(loaded.model, caches, batch)
-    return Drafting(speculator, sampler.grammars, graphs)
+    batch, records = sampler.batch, not config.enforce_eager
+    draft = None
+    if loaded.draft is not None:
+        draft = make_draft_model(loaded.draft, sampler, num_host_blocks, records=records)
+    max_rows = max_logits_rows(device, batch.limits.vocab_size)
+    speculator = make_speculator(batch, sampler.grammars, speculation, max_rows, draft)
+    graphs = DraftedGraphs(loaded.model, caches, batch) if records else None
+    return Drafting(speculator, sampler.grammars, graphs, draft)
 
 
 def _make_graphs(loaded: LoadedModel, caches: ArrivingCaches, batch: InputBatch) -> StepGraphs | None:

@@ -9,8 +9,12 @@ from splitserve.engine_core.settings.checks import check_range
 
 MAX_SPECULATIVE_TOKENS = 8
 MAX_LOOKUP_TOKENS = 16
-METHODS = ("ngram", "grammar", "prediction")
-_FLAG = "--speculative-config"
+_DRAFT_MODEL = "draft_model"
+METHODS = ("ngram", "grammar", "prediction", _DRAFT_MODEL)
+# What --speculate calls them, if it is shorter.
+WORDS = {_DRAFT_MODEL: "draft"}
+CHOICES = tuple(WORDS.get(method, method) for method in METHODS)
+_FLAG, _MODEL_FLAG = "--speculative-config", "--speculative-model"
 _NUM_SPECULATIVE_TOKENS = 4
 _LOOKUP_MIN, _LOOKUP_MAX = 2, 5
 
@@ -23,37 +27,45 @@ class Speculation(msgspec.Struct, frozen=True):
         num_speculative_tokens: most tokens per row and step.
         prompt_lookup_min: last tokens of a row that have to occur before.
         prompt_lookup_max: last tokens that are compared; the longest match counts.
+        model: of draft_model: a directory, a GGUF file or a hub id; "" for the other methods.
     """
 
     methods: tuple[str, ...]
     num_speculative_tokens: int
     prompt_lookup_min: int
     prompt_lookup_max: int
+    model: str = ""
 
 
-class _Given(msgspec.Struct, forbid_unknown_fields=True):
+class _Given(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True):
     """The JSON object as it is given."""
 
     method: str | list[str] | None = None
     num_speculative_tokens: int | None = None
     prompt_lookup_min: int | None = None
     prompt_lookup_max: int | None = None
+    model: str | None = None
 
 
-def parse_speculation(speculate: str, text: str) -> Speculation | None:
+def parse_speculation(speculate: str, text: str, model: str = "") -> Speculation | None:
     """Return how tokens are drafted; None if they are not.
 
     Args:
-        speculate: a method, or "none".
+        speculate: one of CHOICES, or "none".
         text: a JSON object, or "".
+        model: what --speculative-model says.
 
     Raises:
         ConfigError: names the field and what it takes.
     """
-    if not text and speculate == "none":
+    if not text and not model and speculate == "none":
         return None
     given = _decode(text or "{}")
-    named = given.method or (speculate if speculate != "none" else [])
+    if given.model and model and given.model != model:
+        raise ConfigError(f"{_MODEL_FLAG} {model} contradicts {_FLAG}, which says {given.model}")
+    model = model or given.model or ""
+    chosen = next((method for method in METHODS if WORDS.get(method, method) == speculate), None)
+    named = given.method or chosen or (_DRAFT_MODEL if model else [])
     methods = (named,) if isinstance(named, str) else tuple(named)
     if not methods:
         raise ConfigError(f'{_FLAG} must name a method, such as {{"method": "ngram"}}')
@@ -62,9 +74,30 @@ def parse_speculation(speculate: str, text: str) -> Speculation | None:
             raise ConfigError(f"{_FLAG}: method must be one of {', '.join(METHODS)}, got {method!r}")
     if len(set(methods)) < len(methods):
         raise ConfigError(f"{_FLAG}: method names one of {', '.join(methods)} twice")
-    if speculate not in ("none", *methods):
+    if chosen not in (None, *methods):
         raise ConfigError(f"--speculate {speculate} contradicts {_FLAG}, which says {', '.join(methods)}")
-    return _with_defaults(methods, given)
+    _check_fields(methods, given, model)
+    return _with_defaults(methods, given, model)
+
+
+def without_model(text: str) -> str:
+    """Return what --speculative-config says, but for the model, which --speculative-model then names."""
+    if not text:
+        return text
+    given = msgspec.structs.replace(_decode(text), model=None)
+    return msgspec.json.encode(given).decode()
+
+
+def _check_fields(methods: tuple[str, ...], given: _Given, model: str) -> None:
+    """Refuse what the methods need and lack, or have no use for."""
+    if _DRAFT_MODEL in methods and not model:
+        raise ConfigError(f"{_FLAG}: the method {_DRAFT_MODEL} needs a model, such as {_MODEL_FLAG} DIR")
+    if _DRAFT_MODEL not in methods and model:
+        said = ", ".join(methods)
+        raise ConfigError(f"{_MODEL_FLAG} names the model of the method {_DRAFT_MODEL}, not of {said}")
+    lookup = [name for name in ("prompt_lookup_min", "prompt_lookup_max") if getattr(given, name) is not None]
+    if methods == (_DRAFT_MODEL,) and lookup:
+        raise ConfigError(f"{_FLAG}: {lookup[0]} is a field of the method ngram, not of {_DRAFT_MODEL}")
 
 
 def _decode(text: str) -> _Given:
@@ -76,7 +109,7 @@ def _decode(text: str) -> _Given:
         raise ConfigError(f"{_FLAG} must be a JSON object with the fields {fields}: {error}") from None
 
 
-def _with_defaults(methods: tuple[str, ...], given: _Given) -> Speculation:
+def _with_defaults(methods: tuple[str, ...], given: _Given, model: str) -> Speculation:
     count = given.num_speculative_tokens
     count = _NUM_SPECULATIVE_TOKENS if count is None else count
     check_range(f"{_FLAG}: num_speculative_tokens", count, 1, MAX_SPECULATIVE_TOKENS)
@@ -87,4 +120,4 @@ def _with_defaults(methods: tuple[str, ...], given: _Given) -> Speculation:
         low = min(_LOOKUP_MIN, high)
     check_range(f"{_FLAG}: prompt_lookup_max", high, 1, MAX_LOOKUP_TOKENS)
     check_range(f"{_FLAG}: prompt_lookup_min", low, 1, high)
-    return Speculation(methods, count, low, high)
+    return Speculation(methods, count, low, high, model)

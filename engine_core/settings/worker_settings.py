@@ -7,10 +7,10 @@ from typing import Annotated
 from splitserve.engine_core.errors import ConfigError
 from splitserve.engine_core.settings.checks import check_address
 from splitserve.engine_core.settings.flag_values import parse_bytes, parse_dtype, parse_kv_cache_dtype
-from splitserve.engine_core.settings.parallel_settings import MAX_RANKS, ParallelSettings
+from splitserve.engine_core.settings.parallel_settings import MAX_RANKS
 from splitserve.engine_core.settings.setting import Setting, Settings
 from splitserve.engine_core.settings.shared import LogFormat, LogLevel
-from splitserve.engine_core.settings.speculation import METHODS, Speculation, parse_speculation
+from splitserve.engine_core.settings.speculation_settings import SpeculationSettings
 
 # What certainly fits one message (64 MiB): a step's prompt logprobs, at about 190 bytes per token, and a row
 # with all its token ids, at 4 bytes each.
@@ -26,7 +26,7 @@ DEVICES = ("auto", "cpu", "cuda")
 ATTENTION_BACKENDS = ("auto", "cpu", "cuda", "flash_attn", "torch")
 
 
-class WorkerSettings(ParallelSettings, frozen=True, kw_only=True):
+class WorkerSettings(SpeculationSettings, frozen=True, kw_only=True):
     """Settings of an engine that it passes on to every worker in `Configure`."""
 
     model: Annotated[
@@ -131,27 +131,6 @@ class WorkerSettings(ParallelSettings, frozen=True, kw_only=True):
             llm=True,
         ),
     ] = False
-    speculate: Annotated[
-        str,
-        Setting(
-            "draft tokens ahead: what followed the last ones before (ngram), what a grammar forces (grammar)",
-            "model",
-            choices=("none", *METHODS),
-            docs="; no token changes, see [speculation](speculation.md)",
-            llm=True,
-        ),
-    ] = "none"
-    speculative_config: Annotated[
-        str,
-        Setting(
-            "the same with details, as a JSON object",
-            "model",
-            metavar="JSON",
-            default="none",
-            docs=", see [speculation](speculation.md#settings)",
-            llm=True,
-        ),
-    ] = ""
     block_size: Annotated[
         int,
         Setting(
@@ -215,15 +194,6 @@ class WorkerSettings(ParallelSettings, frozen=True, kw_only=True):
     log_level: LogLevel = "info"
     log_format: LogFormat = "text"
 
-    @property
-    def speculation(self) -> Speculation | None:
-        """How tokens are drafted; None if they are not.
-
-        Raises:
-            ConfigError: it is not said clearly.
-        """
-        return parse_speculation(self.speculate, self.speculative_config)
-
     def validate(self) -> None:
         """Check every value against its declaration, and the constraints between settings.
 
@@ -233,14 +203,6 @@ class WorkerSettings(ParallelSettings, frozen=True, kw_only=True):
         super().validate()
         if self.block_size % 2:
             raise ConfigError(f"--block-size must be even, got {self.block_size}")
-        if self.speculation is not None and self.num_ranks > 1:
-            raise ConfigError(
-                "--speculate works with one worker only, not with tensor or pipeline parallelism"
-            )
-        if self.speculation is not None and self.num_adapter_slots:
-            raise ConfigError(
-                f"--speculate works without adapters only, not with {'--lora' if self.lora else '--lora-dir'}"
-            )
 
 
 class WorkerPlace(Settings, frozen=True, kw_only=True):

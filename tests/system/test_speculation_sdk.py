@@ -10,11 +10,13 @@ import pytest
 from openai import OpenAI
 from prometheus_client.parser import text_string_to_metric_families
 
+from splitserve.engine_core.checkpoint.source import DEMO_MODEL
 from tests.system.processes import serve
 
 pytestmark = pytest.mark.system
 
 PROMPT = "The red fox met the old owl. The red fox greeted the old owl. The red fox met the old"
+CONFIG = f'{{"method": ["ngram", "draft_model"], "model": "{DEMO_MODEL}", "num_speculative_tokens": 6}}'
 REQUESTS: list[dict[str, Any]] = [
     {"temperature": 0},
     {"temperature": 1.0, "seed": 11, "presence_penalty": 0.4},
@@ -42,7 +44,7 @@ def counters(url: str) -> dict[str, float]:
 def test_answers_are_those_of_a_server_that_does_not_draft(folder: Path, client: OpenAI, model: str) -> None:
     plain = [ask(client, model, **request) for request in REQUESTS]
     with (
-        serve(folder, ('--speculative-config={"method": "ngram", "num_speculative_tokens": 6}',)) as server,
+        serve(folder, (f"--speculative-config={CONFIG}",)) as server,
         OpenAI(base_url=server.base_url, api_key="unused", max_retries=0, timeout=60) as drafting,
     ):
         assert [ask(drafting, model, **request) for request in REQUESTS] == plain

@@ -32,6 +32,9 @@ class HostBlocks:
 
     In a move, host block i is place num_blocks + i, after the pool's blocks. It is contiguous, so a device
     can copy it in one go; its pages are backed by memory when first written.
+
+    Attributes:
+        num_host_blocks: of the tier.
     """
 
     def __init__(self, device: Device, pool: torch.Tensor, shape: BlockShape, num_host_blocks: int) -> None:
@@ -51,7 +54,7 @@ class HostBlocks:
         self._num_layers = shape.num_layers
         self._layer_pieces = shape.layer_pieces
         self._num_blocks = self._pool.shape[1]
-        self._num_host_blocks = num_host_blocks
+        self.num_host_blocks = num_host_blocks
         self._block_bytes = shape.num_bytes
         num_bytes = num_host_blocks * shape.num_bytes
         if num_bytes:
@@ -79,7 +82,7 @@ class HostBlocks:
         """
         if len(moves_from) != len(moves_to):
             raise WorkerError(f"a step moves from {len(moves_from)} places to {len(moves_to)}")
-        num_places = self._num_blocks + self._num_host_blocks
+        num_places = self._num_blocks + self.num_host_blocks
         places = np.concatenate((moves_from, moves_to))
         # As unsigned numbers, negative places are large, so one comparison is enough.
         if len(places) and places.view(np.uint32).max() >= num_places:
@@ -108,9 +111,9 @@ class HostBlocks:
 
         At most 32 MiB (or one block) of each side become backed by memory, and lose their contents.
         """
-        if not self._num_blocks or not self._num_host_blocks:
+        if not self._num_blocks or not self.num_host_blocks:
             return 0
-        count = min(self._num_blocks, self._num_host_blocks, max(1, _MEASURED_BYTES // self._block_bytes))
+        count = min(self._num_blocks, self.num_host_blocks, max(1, _MEASURED_BYTES // self._block_bytes))
         inside = np.arange(count, dtype=np.int32)
         outside = inside + np.int32(self._num_blocks)
         # The first round backs the memory of both sides.

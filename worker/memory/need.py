@@ -39,19 +39,12 @@ def memory_need(asked: AskedModel, config: WorkerConfig) -> MemoryNeed:
     declared, device = asked.declared(), asked.placement.device
     dense = _Scale()
     layers = [] if asked.pooling is None else load_dense(asked.pooling, asked.config, device, dense.load)
-    model = LoadedModel(
-        asked.config,
-        asked.dtype,
-        declared.model,
-        asked.quantization,
-        asked.cache_dtype,
-        asked.placement,
-        asked.pooling,
-        layers,
-    )
+    model = _described(asked, declared)._replace(dense=layers)
+    if asked.draft is not None:
+        model = model._replace(draft=_described(asked.draft, asked.draft.declared()))
     weights_bytes = _declared_bytes(asked, declared) + dense.num_bytes
     step_bytes = activation_bytes(asked.config, _largest_step(asked, config))
-    block_bytes = model.block_shape(config.block_size).num_bytes
+    block_bytes = model.block_bytes(config.block_size)
     available_bytes = config.kv_cache_memory_bytes
     if block_bytes and not available_bytes:
         available_bytes = device.planned_cache_bytes(weights_bytes, step_bytes)
@@ -83,7 +76,7 @@ def _smaller(asked: AskedModel) -> dict[str, int]:
         return {}
     sizes = {}
     for name in _SMALLER:
-        other = asked._replace(quantization=name)
+        other = asked.quantized(name)
         try:
             check_quantization(name, asked.dtype, asked.placement.device)
             sizes[name] = _declared_bytes(other, other.declared())
@@ -99,7 +92,14 @@ def _declared_bytes(asked: AskedModel, declared: DeclaredModel) -> int:
     slots = 0
     if declared.adapters is not None:
         slots = declared.adapters.slot_bytes * asked.uses.num_adapters
-    return weigh(path, declared.plan, asked.dtype, device) + slots
+    draft = 0 if asked.draft is None else _declared_bytes(asked.draft, asked.draft.declared())
+    return weigh(path, declared.plan, asked.dtype, device) + slots + draft
+
+
+def _described(asked: AskedModel, declared: DeclaredModel) -> LoadedModel:
+    """Return what is known of a model before it is loaded."""
+    config, dtype, quantization, cache_dtype, placement, _uses, pooling, _draft = asked
+    return LoadedModel(config, dtype, declared.model, quantization, cache_dtype, placement, pooling)
 
 
 def _largest_step(asked: AskedModel, config: WorkerConfig) -> StepSize:

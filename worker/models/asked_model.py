@@ -10,8 +10,11 @@ import torch
 
 from splitserve.engine_core.checkpoint.config.architectures import is_bare, read_model_config
 from splitserve.engine_core.checkpoint.config.model_config import ModelConfig
+from splitserve.engine_core.checkpoint.draft_check import read_draft_config
 from splitserve.engine_core.checkpoint.judging import read_judge
 from splitserve.engine_core.checkpoint.pooling import Pooling, pooling_of_classifier, read_pooling
+from splitserve.engine_core.errors import ConfigError
+from splitserve.worker.attention.cpu import CpuAttention
 from splitserve.worker.attention.needs import AttentionNeeds
 from splitserve.worker.attention.select import choose_backend
 from splitserve.worker.config import WorkerConfig
@@ -20,7 +23,7 @@ from splitserve.worker.device.dtypes import check_quantization, resolve_cache_dt
 from splitserve.worker.models.dense_layer import load_dense
 from splitserve.worker.models.loaded_model import LoadedModel
 from splitserve.worker.models.placement import Placement
-from splitserve.worker.models.registry import DeclaredModel, ModelUses, declare_model, load_model
+from splitserve.worker.models.registry import TEXT, DeclaredModel, ModelUses, declare_model, load_model
 from splitserve.worker.parallel.mesh import Mesh
 from splitserve.worker.weights.loading import Loader, Progress
 
@@ -36,6 +39,7 @@ class AskedModel(NamedTuple):
         placement: where it computes.
         uses: what is asked of it.
         pooling: how it makes vectors of prompts; None if it generates text.
+        draft: the smaller model that drafts for it; None for none.
     """
 
     config: ModelConfig
@@ -45,6 +49,12 @@ class AskedModel(NamedTuple):
     placement: Placement[Device]
     uses: ModelUses
     pooling: Pooling | None = None
+    draft: AskedModel | None = None
+
+    def quantized(self, quantization: str) -> AskedModel:
+        """Return it with another quantization, which holds for the draft model, too."""
+        draft = None if self.draft is None else self.draft.quantized(quantization)
+        return self._replace(quantization=quantization, draft=draft)
 
     def declared(self) -> DeclaredModel:
         """Declare its layers; raises as declare_model does."""
@@ -52,10 +62,13 @@ class AskedModel(NamedTuple):
 
     def load(self, progress: Progress, loader: Loader) -> LoadedModel:
         """Load its weights; raises as load_model and load_dense do."""
-        config, dtype, quantization, cache_dtype, placement, uses, pooling = self
+        config, dtype, quantization, cache_dtype, placement, uses, pooling, draft = self
         model = load_model(config, dtype, placement, progress, quantization, loader, uses)
         dense = [] if pooling is None else load_dense(pooling, config, placement.device, loader)
-        return LoadedModel(config, dtype, model, quantization, cache_dtype, placement, pooling, dense)
+        drafting = None if draft is None else draft.load(progress, loader)
+        return LoadedModel(
+            config, dtype, model, quantization, cache_dtype, placement, pooling, dense, drafting
+        )
 
 
 def ask(asked: WorkerConfig, device: Device, meet: Callable[[], Mesh]) -> AskedModel:
@@ -78,7 +91,25 @@ def ask(asked: WorkerConfig, device: Device, meet: Callable[[], Mesh]) -> AskedM
     needs = _attention_needs(asked, config, dtype, has_codes=cache_dtype != dtype)
     placement = Placement(device, choose_backend(asked.attention_backend, device, needs), meet())
     uses = _uses(asked, pooling)
-    return AskedModel(config, dtype, asked.quantization, cache_dtype, placement, uses, pooling)
+    model = AskedModel(config, dtype, asked.quantization, cache_dtype, placement, uses, pooling)
+    return model._replace(draft=_ask_draft(asked, model))
+
+
+def _ask_draft(asked: WorkerConfig, model: AskedModel) -> AskedModel | None:
+    """Return the draft model that the settings name; dtypes and --quantization are its, too."""
+    path = "" if asked.speculation is None else asked.speculation.model
+    if not path or model.pooling is not None:
+        return None
+    device, backend, _mesh = model.placement
+    if not isinstance(backend, CpuAttention) or model.config.family == "transformers":
+        raise ConfigError("--speculate works on a CPU, with its own kernels and models, only")
+    config = read_draft_config(path, model.config)
+    dtype = resolve_dtype(asked.dtype, config, device)
+    check_quantization(asked.quantization, dtype, device)
+    cache_dtype = resolve_cache_dtype(asked.kv_cache_dtype, config, dtype, device)
+    # An attention backend of a CPU keeps nothing of a model.
+    placement = Placement(device, backend)
+    return AskedModel(config, dtype, asked.quantization, cache_dtype, placement, TEXT)
 
 
 def _attention_needs(

@@ -33,6 +33,7 @@ class LoadedModel(NamedTuple):
         placement: where it computes.
         pooling: how it makes vectors of prompts; None if it generates text.
         dense: layers behind the pooling.
+        draft: the smaller model that drafts for it; None for none.
     """
 
     config: ModelConfig
@@ -43,6 +44,7 @@ class LoadedModel(NamedTuple):
     placement: Placement[Device]
     pooling: Pooling | None = None
     dense: Sequence[DenseLayer] = ()
+    draft: LoadedModel | None = None
 
     @property
     def layer_groups(self) -> LayerGroups:
@@ -65,6 +67,11 @@ class LoadedModel(NamedTuple):
         num_layers = max((place + 1 for place, _group in self.layer_places), default=0)
         sizes = (num_layers, model.num_kv_heads, block_size, model.head_dim)
         return BlockShape(*sizes, self.cache_dtype, pieces)
+
+    def block_bytes(self, block_size: int) -> int:
+        """Return the bytes of a block, in the caches of the model and of the draft model."""
+        own = self.block_shape(block_size).num_bytes
+        return own if self.draft is None else own + self.draft.block_bytes(block_size)
 
     @property
     def _embedding_size(self) -> int:

@@ -202,6 +202,32 @@ class Sampler:
                 raise
             return Sampled(row[:0], row[:0], [], [row_fault(int(row[0]), error)])
 
+    def draw(self, logits: torch.Tensor, rows: Int32, lengths: Int32) -> Int32:
+        """Choose a token at a place of each row, for drafts: as it is sampled, but nobody hears of errors.
+
+        Args:
+            logits: float32 [S, V], changed in place.
+            rows: int32 [S], distinct rows of the batch without a grammar.
+            lengths: int32 [S], tokens in front of the place, which stand in the batch.
+
+        Returns:
+            int32 [S], negative where there is no token.
+        """
+        index = rows.astype(np.intp)
+        features = int(np.bitwise_or.reduce(self._state.features[index], initial=0))
+        faults: dict[int, RowError] = {}
+        try:
+            if features & ADJUSTING:
+                self._adjust(logits, _Places(rows, lengths), faults)
+            token_ids = self._draw(logits, index, lengths, features, faults)
+        except Exception as error:
+            if not may_be_a_rows(error):
+                raise
+            return np.full(len(rows), _NOT_A_NUMBER, np.int32)
+        return (
+            np.where(np.isin(rows, list(faults)), np.int32(_NOT_A_NUMBER), token_ids) if faults else token_ids
+        )
+
     def masks(self, rows: Int32) -> RowMasks | None:
         """Return what the kernel needs to sample rows that have no feature but masks.
 

@@ -6,6 +6,7 @@ from splitserve.engine_core.settings.speculation import Speculation
 from splitserve.worker.batch.input_batch import InputBatch
 from splitserve.worker.grammar.row_grammars import RowGrammars
 from splitserve.worker.ops.drafts.ngrams import NgramLengths
+from splitserve.worker.speculation.draft_model.draft_model import DraftModel
 from splitserve.worker.speculation.draft_sheet import DraftSheet
 from splitserve.worker.speculation.drafter import Drafter
 from splitserve.worker.speculation.grammar_drafter import GrammarDrafter
@@ -15,7 +16,11 @@ from splitserve.worker.speculation.speculator import Speculator
 
 
 def make_speculator(
-    batch: InputBatch, grammars: RowGrammars, speculation: Speculation, max_logits_rows: int
+    batch: InputBatch,
+    grammars: RowGrammars,
+    speculation: Speculation,
+    max_logits_rows: int,
+    draft_model: DraftModel | None = None,
 ) -> Speculator:
     """Return what drafts for the rows of a batch.
 
@@ -24,11 +29,17 @@ def make_speculator(
         grammars: of the rows.
         speculation: how.
         max_logits_rows: how many rows of logits may exist at once.
+        draft_model: of the batch, if the settings name one.
     """
     sheet = DraftSheet(batch, max_logits_rows)
     # What a client expects costs nothing where no client says it, so it needs no setting of its own.
     methods = [method for method in speculation.methods if method != "prediction"]
-    drafters = [_make(method, sheet, grammars, speculation) for method in ("prediction", *methods)]
+    drafters = [
+        draft_model
+        if draft_model is not None and method == draft_model.method
+        else _make(method, sheet, grammars, speculation)
+        for method in ("prediction", *methods)
+    ]
     return Speculator(sheet, drafters, speculation.num_speculative_tokens)
 
 

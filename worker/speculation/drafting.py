@@ -11,6 +11,7 @@ from splitserve.engine_core.ipc.worker_messages import SchedulerOutput
 from splitserve.worker.grammar.row_grammars import RowGrammars
 from splitserve.worker.graphs.drafted_graphs import DraftedGraphs
 from splitserve.worker.ops.columns import Int32
+from splitserve.worker.speculation.draft_model.draft_model import DraftModel
 from splitserve.worker.speculation.speculator import Speculator
 
 R = TypeVar("R")
@@ -23,11 +24,13 @@ class Drafting(NamedTuple):
         speculator: drafts.
         grammars: of the rows, which say which drafts they allow.
         graphs: recordings of steps with drafts; None if every step runs eagerly.
+        draft_model: one of the drafters, which follows every step; None if it is none of them.
     """
 
     speculator: Speculator
     grammars: RowGrammars
     graphs: DraftedGraphs | None
+    draft_model: DraftModel | None = None
 
     def run(
         self,
@@ -43,11 +46,16 @@ class Drafting(NamedTuple):
             drafted: runs one with the drafts of each row, see Speculator.draft.
         """
         started = time.perf_counter()
+        if self.draft_model is not None:
+            self.draft_model.follow(step)
         num_drafts = self.speculator.draft(step)
         if num_drafts is not None and not self.grammars.admit(unpack_int32(step.rows), num_drafts):
             num_drafts = None
         self.grammars.work_ahead()
         result = plainly(step) if num_drafts is None else drafted(step, num_drafts)
-        if num_drafts is None or self.graphs is None or self.graphs.is_at_speed:
+        is_at_speed = self.draft_model is None or self.draft_model.is_at_speed
+        if num_drafts is not None and self.graphs is not None:
+            is_at_speed = is_at_speed and self.graphs.is_at_speed
+        if is_at_speed:
             self.speculator.took(step, time.perf_counter() - started)
         return result

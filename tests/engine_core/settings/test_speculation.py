@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import msgspec
 import pytest
 
 from splitserve.engine_core.config import EngineConfig
 from splitserve.engine_core.errors import ConfigError
-from splitserve.engine_core.settings.speculation import Speculation, parse_speculation
+from splitserve.engine_core.settings.speculation import Speculation, parse_speculation, without_model
 from splitserve.frontend.offline.engine_keywords import engine_keywords, engine_words
 
 DEFAULT = Speculation(("ngram",), num_speculative_tokens=4, prompt_lookup_min=2, prompt_lookup_max=5)
@@ -41,10 +42,16 @@ def test_both_flags_say_how_tokens_are_drafted(
         ("ngram", "must be a JSON object with the fields method, num_speculative_tokens"),
         ("[]", "must be a JSON object"),
         ("{}", "must name a method"),
-        ('{"method": "eagle3"}', "method must be one of ngram, grammar, prediction, got 'eagle3'"),
+        (
+            '{"method": "eagle3"}',
+            "method must be one of ngram, grammar, prediction, draft_model, got 'eagle3'",
+        ),
         ('{"method": ["ngram", "ngram"]}', "method names one of ngram, ngram twice"),
         ('{"method": []}', "must name a method"),
-        ('{"method": "ngram", "model": "org/small"}', "unknown field `model`"),
+        (
+            '{"method": "ngram", "draft_tensor_parallel_size": 1}',
+            "unknown field `draft_tensor_parallel_size`",
+        ),
         ('{"method": "ngram", "num_speculative_tokens": 9}', "num_speculative_tokens must be from 1 to 8"),
         ('{"method": "ngram", "num_speculative_tokens": 0}', "num_speculative_tokens must be from 1 to 8"),
         ('{"method": "ngram", "num_speculative_tokens": true}', "Expected `int | null`"),
@@ -57,6 +64,50 @@ def test_what_is_wrong_or_not_built_is_named(text: str, problem: str) -> None:
     with pytest.raises(ConfigError, match="--speculative-config") as refused:
         parse_speculation("none", text)
     assert problem in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("speculate", "text", "model"),
+    [
+        ("draft", "", "org/small"),
+        ("none", "", "org/small"),
+        ("none", '{"method": "draft_model", "model": "org/small"}', ""),
+        ("none", '{"model": "org/small"}', "org/small"),
+        ("draft", '{"num_speculative_tokens": 4, "method": "draft_model"}', "org/small"),
+    ],
+)
+def test_a_draft_model_is_named_by_a_flag_or_in_the_object(speculate: str, text: str, model: str) -> None:
+    speculation = parse_speculation(speculate, text, model)
+    assert speculation is not None
+    assert (speculation.methods, speculation.model) == (("draft_model",), "org/small")
+    assert speculation.num_speculative_tokens == 4
+    # What the engine makes of it, once it knows where the model is.
+    assert parse_speculation(speculate, without_model(text), "/small") == msgspec.structs.replace(
+        speculation, model="/small"
+    )
+
+
+@pytest.mark.parametrize(
+    ("speculate", "text", "model", "problem"),
+    [
+        ("draft", "", "", "the method draft_model needs a model, such as --speculative-model DIR"),
+        ("ngram", "", "a", "--speculative-model names the model of the method draft_model, not of ngram"),
+        ("none", '{"method": "ngram", "model": "a"}', "", "not of ngram"),
+        (
+            "none",
+            '{"model": "a"}',
+            "b",
+            "--speculative-model b contradicts --speculative-config, which says a",
+        ),
+        ("ngram", '{"method": "draft_model"}', "a", "--speculate ngram contradicts --speculative-config"),
+        ("draft", '{"prompt_lookup_max": 3}', "a", "prompt_lookup_max is a field of the method ngram"),
+    ],
+)
+def test_a_draft_model_that_is_missing_or_useless_is_named(
+    speculate: str, text: str, model: str, problem: str
+) -> None:
+    with pytest.raises(ConfigError, match=problem):
+        parse_speculation(speculate, text, model)
 
 
 def test_several_workers_are_refused() -> None:

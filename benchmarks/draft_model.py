@@ -1,0 +1,152 @@
+"""What does a draft model gain? Processor time per token of a few streams, with and without it, in turns.
+
+    python -m benchmarks.draft_model --draft DIR [--model DIR] [--streams N] [--tokens N] [--drafts K]
+                                     [--turns N] [--temperature T] [--threads N]
+
+Scheduler and worker run in this process; the streams make up conversations as the demo model does. What both
+turns sample is compared. Times are those of this thread, so they count only with --threads 1.
+"""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+import time
+from pathlib import Path
+from typing import NamedTuple
+
+from benchmarks.perplexity import DEMO_MODEL
+from splitserve.engine_core.clock import ManualClock
+from splitserve.engine_core.config import SchedulerConfig
+from splitserve.engine_core.engine.core import EngineCore
+from splitserve.engine_core.executor.inproc import InprocExecutor
+from splitserve.engine_core.ipc.codec import pack_int32, unpack_int32, unpack_int64
+from splitserve.engine_core.ipc.messages import AddRequest
+from splitserve.engine_core.ipc.worker_messages import KVCacheReady, ModelRunnerOutput, WorkerReady
+from splitserve.engine_core.sequence_sampling import SequenceSampling
+from splitserve.worker.config import WorkerConfig
+from splitserve.worker.worker import Worker
+
+BLOCK_SIZE = 16
+# "<|im_start|>user\n" of the demo model.
+PROMPT = [1, 280, 202]
+FRONTEND = b"benchmark"
+
+
+class Turn(NamedTuple):
+    """One run of all streams: processor time per token, steps, drafts, those that counted, all tokens."""
+
+    ms_per_token: float
+    num_steps: int
+    num_drafts: int
+    num_counted: int
+    tokens: list[list[int]]
+
+
+class Server:
+    """A scheduler and a worker in this process.
+
+    Args:
+        options: see the module.
+        draft: directory of the draft model; "" for none.
+    """
+
+    def __init__(self, options: argparse.Namespace, draft: str) -> None:
+        config = WorkerConfig(
+            model=str(options.model),
+            num_threads=options.threads,
+            max_num_seqs=options.streams,
+            max_num_batched_tokens=512,
+            max_model_len=1024,
+            speculative_model=draft,
+            speculative_config=f'{{"num_speculative_tokens": {options.drafts}}}' if draft else "",
+        )
+        self._options = options
+        self._executor = InprocExecutor(Worker(config))
+        self._executor.start()
+        (ready,) = self._executor.receive()
+        assert isinstance(ready, WorkerReady)
+        num_blocks = options.streams * 1024 // BLOCK_SIZE
+        self._executor.init_kv_cache(num_blocks)
+        (cache,) = self._executor.receive()
+        assert isinstance(cache, KVCacheReady)
+        limits = SchedulerConfig(
+            max_num_seqs=options.streams,
+            max_num_batched_tokens=512,
+            max_model_len=1024,
+            block_size=BLOCK_SIZE,
+            num_blocks=num_blocks,
+            num_speculative_tokens=options.drafts if draft else 0,
+        )
+        self._engine = EngineCore(limits, ready.model, epoch=1, clock=ManualClock())
+        self._num_requests = 0
+
+    def run(self, seed: int) -> Turn:
+        """Decode all streams to their ends."""
+        options, before = self._options, self._engine.stats()
+        first = self._num_requests
+        self._num_requests += options.streams
+        for i in range(options.streams):
+            sampling = SequenceSampling(
+                seed=seed + i, max_tokens=options.tokens, ignore_eos=True, temperature=options.temperature
+            )
+            self._engine.add(FRONTEND, AddRequest(first + i, f"r{first + i}", pack_int32(PROMPT), sampling))
+        tokens: list[list[int]] = [[] for _ in range(options.streams)]
+        started = time.thread_time()
+        while self._engine.has_requests or self._engine.num_steps_in_flight:
+            self._step(tokens, first)
+        spent = time.thread_time() - started
+        after = self._engine.stats()
+        return Turn(
+            1000 * spent / (options.streams * options.tokens),
+            after.num_steps - before.num_steps,
+            after.draft_tokens - before.draft_tokens,
+            after.accepted_draft_tokens - before.accepted_draft_tokens,
+            tokens,
+        )
+
+    def _step(self, tokens: list[list[int]], first: int) -> None:
+        while self._engine.num_steps_in_flight < 2 and (step := self._engine.plan()) is not None:
+            self._executor.submit(step)
+        for message in self._executor.receive():
+            assert isinstance(message, ModelRunnerOutput)
+            self._engine.apply(message)
+        outputs = self._engine.take_outputs().get(FRONTEND)
+        if outputs is not None:
+            columns = unpack_int64(outputs.handles).tolist(), unpack_int32(outputs.token_ids).tolist()
+            for handle, token in zip(*columns, strict=True):
+                tokens[handle - first].append(token)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--draft", type=Path, required=True)
+    parser.add_argument("--model", type=Path, default=DEMO_MODEL)
+    parser.add_argument("--streams", type=int, default=1)
+    parser.add_argument("--tokens", type=int, default=300)
+    parser.add_argument("--drafts", type=int, default=4)
+    parser.add_argument("--turns", type=int, default=7)
+    parser.add_argument("--temperature", type=float, default=1.0)
+    parser.add_argument("--threads", type=int, default=1)
+    options = parser.parse_args()
+    servers = {"none": Server(options, ""), "draft": Server(options, str(options.draft))}
+    turns: dict[str, list[Turn]] = {name: [] for name in servers}
+    for i in range(options.turns + 1):
+        for name, server in servers.items():
+            turns[name].append(server.run(seed=1000 * i))
+        assert turns["none"][-1].tokens == turns["draft"][-1].tokens, "drafts change no token"
+    for name, each in turns.items():
+        # The first turn records steps.
+        each = each[1:]
+        ms = statistics.median(turn.ms_per_token for turn in each)
+        drafts, counted = sum(turn.num_drafts for turn in each), sum(turn.num_counted for turn in each)
+        steps = sum(turn.num_steps for turn in each)
+        print(f"{name:<6} {ms:.3f} ms per token, {steps} steps, {counted} of {drafts} drafts counted")
+    ratios = [a.ms_per_token / b.ms_per_token for a, b in zip(*(t[1:] for t in turns.values()), strict=True)]
+    print(f"ratio  {statistics.median(ratios):.2f} ({', '.join(f'{ratio:.2f}' for ratio in sorted(ratios))})")
+
+
+if __name__ == "__main__":
+    main()

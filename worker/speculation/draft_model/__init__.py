@@ -1,0 +1,1 @@
+"""How does a small model foresee what another will sample?"""

@@ -1,0 +1,44 @@
+"""How does a loaded model become a drafter? It gets a KV cache beside that of the model it drafts for."""
+
+from __future__ import annotations
+
+import torch
+
+from splitserve.engine_core.errors import ConfigError
+from splitserve.worker.graphs.drafted_graphs import DraftedGraphs
+from splitserve.worker.kv_cache.arriving_caches import ArrivingCaches
+from splitserve.worker.kv_cache.host_blocks import HostBlocks
+from splitserve.worker.kv_cache.layout import layer_caches
+from splitserve.worker.models.loaded_model import LoadedModel
+from splitserve.worker.sampling.sampler import Sampler
+from splitserve.worker.speculation.draft_model.draft_model import DraftModel
+from splitserve.worker.speculation.draft_model.passes import DraftPasses
+
+
+def make_draft_model(
+    draft: LoadedModel, sampler: Sampler, num_host_blocks: int, *, records: bool
+) -> DraftModel:
+    """Return a drafter for the sampler's batch, with a KV cache of as many blocks as the batch's.
+
+    Args:
+        draft: loaded.
+        sampler: of the batch.
+        num_host_blocks: blocks of the CPU offload tier.
+        records: its passes may be recorded.
+
+    Raises:
+        ConfigError: there is no memory for the cache.
+    """
+    device, backend, _mesh = draft.placement
+    batch = sampler.batch
+    shape = draft.block_shape(batch.limits.block_size)
+    try:
+        pool: torch.Tensor = backend.allocate(shape, batch.limits.num_blocks)
+    except (OSError, MemoryError, RuntimeError) as error:
+        blocks = batch.limits.num_blocks
+        raise ConfigError(f"no memory for the draft model's KV cache of {blocks} blocks: {error}") from None
+    caches = ArrivingCaches(layer_caches(pool))
+    graphs = DraftedGraphs(draft.model, caches, batch) if records and draft.model.is_recordable else None
+    host_blocks = HostBlocks(device, pool, shape, num_host_blocks)
+    passes = DraftPasses(draft, caches, batch, graphs)
+    return DraftModel(passes, sampler, host_blocks, draft.config.max_model_len)

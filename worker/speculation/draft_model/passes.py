@@ -1,0 +1,96 @@
+"""How is the draft model run over tokens of the batch's rows? Beside the model, in a cache of its own."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from splitserve.worker.batch.input_batch import InputBatch
+from splitserve.worker.batch.step_inputs import StepInputs
+from splitserve.worker.batch.step_layout import StepLayout
+from splitserve.worker.graphs.drafted_graphs import DraftedGraphs
+from splitserve.worker.kv_cache.arriving_caches import ArrivingCaches
+from splitserve.worker.models.loaded_model import LoadedModel
+from splitserve.worker.ops.columns import Int32
+
+# Tokens of a row in a recorded pass: its last one, and a draft before it that counted and was not read.
+MAX_SMALL = 2
+
+
+class Span(NamedTuple):
+    """Tokens of R rows: counts[i] >= 1 of rows[i], from position starts[i] on; int32 [R] each."""
+
+    rows: Int32
+    starts: Int32
+    counts: Int32
+
+
+class DraftPasses:
+    """Runs a draft model; used by the worker's thread.
+
+    Args:
+        loaded: the model.
+        caches: one per layer, of blocks as the batch numbers them.
+        batch: owns the rows.
+        graphs: recordings of the draft model's passes; None runs each eagerly.
+    """
+
+    def __init__(
+        self, loaded: LoadedModel, caches: ArrivingCaches, batch: InputBatch, graphs: DraftedGraphs | None
+    ) -> None:
+        self._model = loaded.model
+        self._backend = loaded.placement.backend
+        self._caches = caches
+        self._batch = batch
+        self._graphs = graphs
+        self._layout = StepLayout(batch.limits.max_num_seqs, batch.blocks)
+
+    @torch.inference_mode()
+    def run(self, span: Span, drawing: npt.NDArray[np.intp]) -> torch.Tensor | None:
+        """Compute tokens, and what is said of the one that follows.
+
+        Args:
+            span: of rows whose tokens and blocks are in the batch.
+            drawing: indices of those rows of the span whose next token is wanted.
+
+        Returns:
+            fp32 logits [len(drawing), V], in a buffer that the next call overwrites; None if there are none.
+        """
+        inputs = self._lay_out(span, drawing)
+        last = inputs.cu_seqlens[drawing + 1] - np.int32(1)
+        is_small = self._graphs is not None and int(span.counts.max()) <= MAX_SMALL
+        hidden = self._graphs.forward(inputs) if self._graphs is not None and is_small else None
+        if hidden is None:
+            hidden = self._compute(inputs, last if len(last) else inputs.cu_seqlens[-1:] - np.int32(1))
+        elif len(last) != len(hidden):
+            hidden = hidden[torch.from_numpy(last)]
+        return self._model.compute_logits(hidden) if len(last) else None
+
+    @property
+    def is_at_speed(self) -> bool:
+        """Whether the last pass took as long as passes of its sizes will from now on."""
+        return self._graphs is None or self._graphs.is_at_speed
+
+    def _lay_out(self, span: Span, drawing: npt.NDArray[np.intp]) -> StepInputs:
+        index = span.rows.astype(np.intp)
+        tokens = self._layout.mixed(index, span.counts, span.starts)
+        return StepInputs(
+            rows=span.rows,
+            starts=span.starts,
+            token_ids=torch.from_numpy(self._batch.tokens[tokens.rows, tokens.positions]),
+            cu_seqlens=tokens.cu_seqlens,
+            meta=self._layout.attention(index, span.starts + span.counts, tokens),
+            sampling=drawing,
+            errors=[],
+            num_drafts=span.counts - np.int32(1),
+        )
+
+    def _compute(self, inputs: StepInputs, outputs: Int32) -> torch.Tensor:
+        self._backend.begin_step(inputs.meta)
+        places = torch.from_numpy(outputs)
+        hidden = self._model.forward(inputs.token_ids, inputs.meta, self._caches, places)
+        assert hidden is not None, "a draft model is not split into stages"
+        return hidden
