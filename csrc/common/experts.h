@@ -55,8 +55,8 @@ struct CombineExpertsParams {
   const float* weights;  // [tokens, chosen]
   const int32_t* places;
   const int32_t* starts;  // [experts + 1]: rows of y before the first and from the last on count as zeros
-  const float* shared;  // [tokens, size], added to the weighted sum; nullptr: none
-  const float* gate;    // [tokens], its sigmoid multiplies `shared`; nullptr: 1 does
+  const float* shared;    // [tokens, size], added to the weighted sum; nullptr: none
+  const float* gate;      // [tokens], its sigmoid multiplies `shared`; nullptr: 1 does
   int64_t out_stride, y_stride, shared_stride;
   int64_t tokens, chosen, experts, size;
   DType out_dtype;

@@ -6,7 +6,6 @@
 
 namespace splitserve {
 
-inline constexpr DLDataType kInt8Type{kDLInt, 8, 1};
 inline constexpr DLDataType kUint8Type{kDLUInt, 8, 1};
 
 inline WeightFormat format_of(const TensorView& packed) {
