@@ -22,7 +22,11 @@ from pathlib import Path
 
 DIST = Path(__file__).resolve().parents[2] / "dist"
 COMPILERS = ("cc", "c++", "gcc", "g++", "clang", "nvcc", "cmake", "ninja")
-QUESTION = {"messages": [{"role": "user", "content": "What is the capital of France?"}], "temperature": 0}
+QUESTION = {
+    "model": "splitserve-demo",
+    "messages": [{"role": "user", "content": "What is the capital of France?"}],
+    "temperature": 0,
+}
 
 
 def main() -> int:
