@@ -30,7 +30,7 @@ INSTALLED := $(VENV)/.installed$(SPLITSERVE_CUDA)
 	page-browser wheel try-wheel docs docs-serve docs-release release lint types format clean
 
 $(VENV)/.created:
-	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || (echo "Python 3.11 or newer is needed" >&2; exit 1)
+	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11, 5))' || (echo "Python 3.11.5 or newer is needed" >&2; exit 1)
 	$(PYTHON) -m venv $(VENV)
 	touch $@
 
