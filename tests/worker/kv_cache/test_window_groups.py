@@ -131,12 +131,15 @@ def serve(
 
 
 def ungrouped(
-    checkpoints: CheckpointCache, monkeypatch: pytest.MonkeyPatch, spec: CheckpointSpec = GEMMA
+    checkpoints: CheckpointCache,
+    monkeypatch: pytest.MonkeyPatch,
+    spec: CheckpointSpec = GEMMA,
+    **settings: object,
 ) -> Served:
     """As before there were groups: all layers share each block, and rows keep all of them."""
     with monkeypatch.context() as patched:
         patched.setattr(loaded_model, "group_layers", lambda *args: LayerGroups())
-        served = serve(checkpoints, 3 * MAX_LEN // BLOCK, spec)
+        served = serve(checkpoints, 3 * MAX_LEN // BLOCK, spec, **settings)  # type: ignore[arg-type]
     assert served.model.num_window_groups == 0
     return served
 
@@ -163,7 +166,11 @@ def test_tokens_are_those_of_transformers_far_beyond_the_window(
     assert generated == logits[len(prompt) - 1 :].argmax(-1).tolist()
 
 
-@pytest.mark.parametrize("settings", [{}, {"enforce_eager": True}, {"speculate": "ngram"}])
+# A token's codes, and so the bits, do not depend on the group that holds them.
+CODES = {"dtype": "bfloat16", "kv_cache_dtype": "int8"}
+
+
+@pytest.mark.parametrize("settings", [{}, {"enforce_eager": True}, {"speculate": "ngram"}, CODES])
 @pytest.mark.parametrize("name", SPECS)
 def test_groups_change_no_bit(
     checkpoints: CheckpointCache, monkeypatch: pytest.MonkeyPatch, name: str, settings: dict[str, object]
@@ -171,7 +178,8 @@ def test_groups_change_no_bit(
     """Prompts in chunks, equal prefixes, preemption, and a tier of blocks in host memory."""
     if settings and name != "gemma3":
         pytest.skip("one model is enough")
-    whole = ungrouped(checkpoints, monkeypatch, SPECS[name])
+    codes = settings if settings is CODES else {}
+    whole = ungrouped(checkpoints, monkeypatch, SPECS[name], **codes)
     num_groups = serve(checkpoints, 30, SPECS[name]).model.num_window_groups
     held = -(-(BUDGET + BUDGET) // BLOCK) + 1
     num_blocks = 60 + num_groups * held
