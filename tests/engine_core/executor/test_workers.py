@@ -314,8 +314,16 @@ def test_no_file_is_left_once_the_worker_is_connected(make_bench: MakeBench) -> 
             "pipeline_parallel_size": 4,
             "speculate": "none",
             "speculative_config": "",
+            "speculative_model": "",
         },
-        {"tensor_parallel_size": 1, "pipeline_parallel_size": 1, "lora": [], "lora_dir": ""},
+        {
+            "tensor_parallel_size": 1,
+            "pipeline_parallel_size": 1,
+            "lora": [],
+            "lora_dir": "",
+            "speculate": "draft",
+            "speculative_config": '{"num_speculative_tokens":3}',
+        },
     ],
     ids=["several", "one"],
 )
