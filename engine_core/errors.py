@@ -7,6 +7,7 @@ What a fault ends, at most. Nothing else may end more than the request that it b
     ContextLengthError              its request
     OverloadedError                 its request, or its connection
     EngineUnavailableError          its request, once nobody has taken it over in time
+    EngineAsleepError               its request, at once
     QueueTimeoutError               its request
     EngineRequestError              its request: a NaN in its logits, an exception in sampling, no memory even
                                     for smaller steps (a RowError names the code)
