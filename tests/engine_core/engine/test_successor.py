@@ -44,6 +44,7 @@ class MortalDriver(EngineDriver):
         self.memory = Ledger.create()
         # Each is a descriptor, and there are many lives in a run.
         weakref.finalize(self, self.memory.close)
+        self._own_memory = self.memory
         self.engine = self._new_engine()
 
     def check(self) -> None:
@@ -89,8 +90,11 @@ class MortalDriver(EngineDriver):
         )
 
     def _new_engine(self) -> EngineCore:
-        ledger = Ledger(os.dup(self.memory.descriptor))
-        return EngineCore(self.config, self._model, EPOCH, self.clock, ledger=ledger)
+        if self._own_memory is not self.memory:
+            self._own_memory.close()
+        self._own_memory = Ledger(os.dup(self.memory.descriptor))
+        weakref.finalize(self, self._own_memory.close)
+        return EngineCore(self.config, self._model, EPOCH, self.clock, ledger=self._own_memory)
 
 
 def cached_tokens(sequence: Tracked) -> int:

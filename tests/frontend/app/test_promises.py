@@ -126,6 +126,8 @@ async def test_a_request_tells_what_it_waits_for(client: httpx.AsyncClient, pool
         "prompt_tokens": 40,
         "output_tokens": 0,
         "computed_tokens": 0,
+        "draft_tokens": 0,
+        "accepted_draft_tokens": 0,
         "preemptions": 0,
         "age_s": 2.5,
         "queue_time_s": 2.5,

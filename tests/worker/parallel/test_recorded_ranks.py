@@ -23,7 +23,7 @@ from tests.worker.graphs.pairing import batch_of, decoding_jobs
 from tests.worker.parallel.ranks import ParallelWorker, RankPool
 from tests.worker.parallel.test_tensor_parallel import CASES
 from tests.worker.runner.checkpoints import write_tiny_llama
-from tests.worker.runner.driver import Driver
+from tests.worker.runner.driver import Driver, num_window_groups_of
 
 NUM_BLOCKS, NUM_HOST_BLOCKS = 96, 40
 
@@ -41,8 +41,12 @@ def config_of(path: Path, num_ranks: int) -> WorkerConfig:
 
 def start(ranks: RankPool, config: WorkerConfig) -> ParallelWorker:
     parallel = ranks.load(config)
-    parallel.init_kv_cache(NUM_BLOCKS, NUM_HOST_BLOCKS)
+    parallel.init_kv_cache(NUM_BLOCKS * (1 + num_groups(parallel)), NUM_HOST_BLOCKS)
     return parallel
+
+
+def num_groups(parallel: ParallelWorker) -> int:
+    return parallel.ask(num_window_groups_of)[0]
 
 
 def num_recorded(worker: Worker) -> tuple[int, int]:
@@ -84,7 +88,8 @@ def test_every_architecture_ends_alike(
     for enforce_eager in (True, False):
         parallel = start(ranks, msgspec.structs.replace(config, enforce_eager=enforce_eager))
         done = [job.again() for job in jobs]
-        Driver(parallel, config, NUM_BLOCKS, random.Random(1), NUM_HOST_BLOCKS).run(done)
+        sizes = (NUM_BLOCKS, random.Random(1), NUM_HOST_BLOCKS, False, num_groups(parallel))
+        Driver(parallel, config, *sizes).run(done)
         ended.append(done)
         recorded = parallel.ask(num_recorded)
         assert recorded == [recorded[0]] * num_ranks

@@ -48,6 +48,8 @@ class InprocClient(EngineClient):
         )
         worker = Worker(config)
         model = worker.load().model
+        # As much memory, whichever way its layers share blocks.
+        num_blocks *= 1 + model.num_window_groups
         self._executor = InprocExecutor(worker)
         self._executor.init_kv_cache(num_blocks)
         assert isinstance(self._executor.receive()[0], KVCacheReady)
