@@ -42,7 +42,7 @@ def _files(context: BatchesContext) -> list[Operation]:
             endpoint=Uploads(context).create_file,
             form={"file": {"type": "string", "format": "binary"}, "purpose": {"enum": ["batch"]}},
             response=file_schema.FileObject,
-            errors=(400, 401, 404, 408, 413, 415, 429, 503),
+            errors=(400, 401, 404, 408, 413, 415, 429, 500, 503),
         ),
         files(
             path=FILES_PATH,
@@ -102,7 +102,7 @@ def _batches(context: BatchesContext) -> list[Operation]:
                 "completion_window": "24h",
             },
             response=batch_schema.BatchObject,
-            errors=(400, 401, 404, 408, 413, 415, 429, 503),
+            errors=(400, 401, 404, 408, 413, 415, 429, 500, 503),
         ),
         batches(
             path=BATCHES_PATH,
