@@ -33,10 +33,10 @@ RUN = {
 
 @pytest.fixture(scope="module")
 def example_server() -> Iterator[Server]:
-    """The demo model under all names, with a response store as `splitserve serve` has one."""
+    """The demo model under all names, with the stores that `splitserve serve` has."""
     with tempfile.TemporaryDirectory(prefix="sst-") as path:
-        store = ("--response-store", f"{path}/responses.db")
-        with serve(Path(path), ("--served-model-name", *MODELS), store) as running:
+        stores = (f"--response-store={path}/responses.db", f"--file-store={path}/files.db")
+        with serve(Path(path), ("--served-model-name", *MODELS), stores) as running:
             yield running
 
 

@@ -19,6 +19,8 @@ ENGINE_FLAGS = (
 )
 FRONTEND_FLAGS = ("--log-level", "warning", "--max-connections-per-address", "1000")
 PROBE = {"prompt": [70, 71, 72, 73], "max_tokens": 40, "temperature": 1, "seed": 11, "ignore_eos": True}
+# A mutated call may be that which has an engine sleep.
+ADMIN_KEY = "key-of-whoever-wakes-the-engine"
 SETTLE_S = 60.0
 ALLOWED_GROWTH_BYTES = 12 * MIB
 
@@ -29,7 +31,10 @@ class LiveServer:
     def __init__(self) -> None:
         self._stack = contextlib.ExitStack()
         folder = self._stack.enter_context(tempfile.TemporaryDirectory(prefix="sst-"))
-        self.server: Server = self._stack.enter_context(serve(Path(folder), ENGINE_FLAGS, FRONTEND_FLAGS))
+        keys = Path(folder, "admin-keys")
+        keys.write_text(ADMIN_KEY)
+        flags = (*FRONTEND_FLAGS, "--admin-key-file", str(keys))
+        self.server: Server = self._stack.enter_context(serve(Path(folder), ENGINE_FLAGS, flags))
         self.port = int(self.server.url.rsplit(":", 1)[1])
         self._http = self._stack.enter_context(httpx.Client(base_url=self.server.url, timeout=60))
         self._expected = self._probe()
@@ -65,6 +70,8 @@ class LiveServer:
             if answer.status_code == 200:
                 return answer.json()["choices"]
             assert answer.status_code in (429, 503), answer.text
+            if answer.json()["error"]["code"] == "engine_asleep":
+                self._http.post("/wake_up", headers={"Authorization": f"Bearer {ADMIN_KEY}"})
             assert time.monotonic() < deadline, f"still refused: {answer.text}"
             time.sleep(0.05)
 
