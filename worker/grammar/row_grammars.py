@@ -91,7 +91,7 @@ class RowGrammars:
             faults: gets the errors of rows whose grammar cannot go on.
         """
         self.work_ahead()
-        self._wait()
+        self.wait()
         state = self._state
         grammars = {row: state.grammars[row] for row in rows.tolist()}
         self._forgive(grammars)
@@ -175,7 +175,7 @@ class RowGrammars:
     def work_ahead(self) -> None:
         """Begin to work out the next masks of rows that were given tokens, and those behind their drafts."""
         # A row that left may be another's by now, whose mask is written elsewhere.
-        self._wait()
+        self.wait()
         if not self._due and not self.draft_masks.next:
             return
         grammars, drafts = self._state.grammars, self.draft_masks.begin_step()
@@ -195,7 +195,7 @@ class RowGrammars:
 
     def _caught_up(self, row: int) -> LLMatcher | None:
         """Return the matcher of a row, told all its tokens; None if it has none yet, or nothing to say."""
-        self._wait()
+        self.wait()
         grammar = self._state.grammars.get(row)
         if grammar is None or grammar.matcher is None:
             return None
@@ -262,7 +262,8 @@ class RowGrammars:
             self._executor = LLExecutor()
         return self._executor
 
-    def _wait(self) -> None:
+    def wait(self) -> None:
+        """Wait until no other thread writes masks."""
         ahead, self._ahead = self._ahead, None
         if ahead is not None:
             ahead.result()

@@ -219,6 +219,9 @@ class Sampler:
         try:
             if features & ADJUSTING:
                 self._adjust(logits, _Places(rows, lengths), faults)
+            if features & MASKED:
+                # One of these rows may have been another's a step ago, whose grammar's mask is still written.
+                self.grammars.wait()
             token_ids = self._draw(logits, index, lengths, features, faults)
         except Exception as error:
             if not may_be_a_rows(error):
