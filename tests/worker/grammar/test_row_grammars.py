@@ -267,3 +267,15 @@ def test_allowed_token_ids_that_left_unsampled_leave_nothing_behind(compiler: Gr
     bench.batch.sampling.add(0, like("zz"), 2, 2)
     bench.run(3)
     assert bench.text(0) == "zz"
+
+
+def test_a_draft_under_a_mask_waits_for_the_thread_that_writes_masks(
+    compiler: GrammarCompiler, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # Its row may have been one with a grammar a step ago.
+    bench = Bench(compiler, Row(SequenceSampling(allowed_token_ids=[5, 9])))
+    waited = []
+    monkeypatch.setattr(bench.sampler.grammars, "wait", lambda: waited.append(True))
+    (token_id,) = bench.sampler.draw(bench._logits(), np.zeros(1, np.int32), bench.batch.num_tokens[:1])
+    assert waited
+    assert token_id in (5, 9)
