@@ -273,7 +273,7 @@ def test_a_draft_under_a_mask_waits_for_the_thread_that_writes_masks(
     compiler: GrammarCompiler, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # Its row may have been one with a grammar a step ago.
-    bench = Bench(compiler, Row(SequenceSampling(allowed_token_ids=[5, 9])))
+    bench = Bench(compiler, Row(SequenceSampling(allowed_token_ids=(5, 9))))
     waited = []
     monkeypatch.setattr(bench.sampler.grammars, "wait", lambda: waited.append(True))
     (token_id,) = bench.sampler.draw(bench._logits(), np.zeros(1, np.int32), bench.batch.num_tokens[:1])
