@@ -11,6 +11,8 @@ from collections.abc import Iterable
 
 import msgspec
 
+from splitserve.engine_core.process.children import process_stat
+
 # Of the fields of /proc/PID/stat behind the name: its state, and clock ticks from boot to its start.
 _STATE, _START_TICKS = 0, 19
 
@@ -57,7 +59,7 @@ def has_ended(pidfd: int, timeout_s: float = 0.0) -> bool:
 
 def is_stopped(pid: int) -> bool:
     """Whether a process was stopped by a signal, as SIGSTOP does; False where the system does not tell."""
-    return _stat(pid)[_STATE : _STATE + 1] == [b"T"]
+    return process_stat(pid)[_STATE : _STATE + 1] == [b"T"]
 
 
 def kill_processes(names: Iterable[ProcessName], timeout_s: float) -> bool:
@@ -79,18 +81,8 @@ def kill_processes(names: Iterable[ProcessName], timeout_s: float) -> bool:
 
 def _start_ticks(pid: int) -> int:
     """Return when a process started; 0 if it has ended or the system does not tell."""
-    fields = _stat(pid)
+    fields = process_stat(pid)
     try:
         return 0 if fields[_STATE] in (b"Z", b"X") else int(fields[_START_TICKS])
     except (ValueError, IndexError):
         return 0
-
-
-def _stat(pid: int) -> list[bytes]:
-    """Return what the system tells of a process, behind its name; [] if it is gone or nothing is told."""
-    try:
-        with open(f"/proc/{pid}/stat", "rb") as file:
-            # The name of the program, in parentheses, may hold anything.
-            return file.read().rpartition(b")")[2].split()
-    except OSError:
-        return []

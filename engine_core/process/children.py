@@ -120,6 +120,16 @@ def read_pipe(fd: int) -> bytes | None:
         return b""
 
 
+def process_stat(pid: int) -> list[bytes]:
+    """Return what the system tells of a process, behind its name; [] if it is gone or nothing is told."""
+    try:
+        with open(f"/proc/{pid}/stat", "rb") as file:
+            # The name of the program, in parentheses, may hold anything.
+            return file.read().rpartition(b")")[2].split()
+    except OSError:
+        return []
+
+
 def reap_adopted(ours: Collection[int]) -> None:
     """Let go of ended processes that the kernel gave this one, as it does with orphans in a container.
 

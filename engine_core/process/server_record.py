@@ -13,6 +13,8 @@ import time
 
 import msgspec
 
+from splitserve.engine_core.process.children import process_stat
+
 NAME = "server.json"
 # What the frontends of a server keep there, unless they were told another place.
 RESPONSES_NAME = "responses.db"
@@ -99,12 +101,9 @@ def remove_orphan(directory: str) -> None:
 def _is_dying(directory: str) -> bool:
     """Whether the main thread of the server of a directory has ended, whose name ends in its pid."""
     pid = directory.rpartition("-")[2]
-    try:
-        with open(f"/proc/{pid}/stat", "rb") as file:
-            return file.read().rpartition(b")")[2].split()[0] in (b"Z", b"X")
-    except OSError:
-        # Where the system tells nothing of processes, nobody waits.
-        return os.path.exists("/proc/self/stat")
+    state = process_stat(int(pid))[:1] if pid.isdecimal() else []
+    # Where the system tells nothing of processes, nobody waits.
+    return state in ([b"Z"], [b"X"]) or (not state and bool(process_stat(os.getpid())))
 
 
 def _is_free(fd: int) -> bool:

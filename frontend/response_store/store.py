@@ -6,10 +6,12 @@ import asyncio
 import contextlib
 import logging
 import time
-from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
+from contextlib import AbstractAsyncContextManager
 from typing import NamedTuple, TypeVar
 
 from splitserve.engine_core.process.logs import log_event
+from splitserve.frontend.database.tended import tended
 from splitserve.frontend.response_store.errors import RecordTooLargeError, StoreUnavailableError
 from splitserve.frontend.response_store.off_loop import off_loop
 from splitserve.frontend.response_store.records import Record, pack, pack_bytes, unpack, unpack_bytes
@@ -154,17 +156,9 @@ class ResponseStore:
         self._num_untidy_bytes = 0
         return await self._ask(self._database.tidy(self._clock(), self.limits.max_bytes))
 
-    @contextlib.asynccontextmanager
-    async def running(self) -> AsyncGenerator[None, None]:
+    def running(self) -> AbstractAsyncContextManager[None]:
         """Tidy up now and then while the context is open; close the database at its end."""
-        tidying = asyncio.create_task(self._tidy_for_ever(), name="tidy-responses")
-        try:
-            yield
-        finally:
-            tidying.cancel()
-            with contextlib.suppress(asyncio.CancelledError):
-                await tidying
-            await self._database.close()
+        return tended(self._tidy_for_ever(), "tidy-responses", self._database.close)
 
     async def _tidy_for_ever(self) -> None:
         while True:

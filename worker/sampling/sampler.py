@@ -219,9 +219,6 @@ class Sampler:
         try:
             if features & ADJUSTING:
                 self._adjust(logits, _Places(rows, lengths), faults)
-            if features & MASKED:
-                # One of these rows may have been another's a step ago, whose grammar's mask is still written.
-                self.grammars.wait()
             token_ids = self._draw(logits, index, lengths, features, faults)
         except Exception as error:
             if not may_be_a_rows(error):
@@ -288,6 +285,8 @@ class Sampler:
         token_ids = self._device.empty((len(index),), torch.int32)
         masks: RowMasks | tuple[()] = ()
         if features & MASKED:
+            # A row may have been another's a step ago, whose grammar's mask is still written.
+            self.grammars.wait()
             masks = self._masks.take(index, self.grammars.draft_masks.places(index, lengths), faults)
         self._device.ops.sampling.sample(token_ids, logits, *self._gathered.take(index, lengths), *masks)
         return self._device.fetch(token_ids)

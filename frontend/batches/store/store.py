@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
-from collections.abc import AsyncGenerator
+from contextlib import AbstractAsyncContextManager
 
 from splitserve.engine_core.process.logs import log_event
 from splitserve.frontend.batches.store.batches import StoredBatches
 from splitserve.frontend.batches.store.connection import StoreConnection
 from splitserve.frontend.batches.store.errors import FileStoreUnavailableError
 from splitserve.frontend.batches.store.files import StoredFiles
+from splitserve.frontend.database.tended import tended
 
 logger = logging.getLogger("frontend")
 
@@ -47,17 +47,9 @@ class FileStore:
         """
         return await self.files.num_bytes() + num_bytes < self.max_bytes
 
-    @contextlib.asynccontextmanager
-    async def running(self) -> AsyncGenerator[None, None]:
+    def running(self) -> AbstractAsyncContextManager[None]:
         """Tidy up now and then while the context is open; close the database at its end."""
-        tidying = asyncio.create_task(self._tidy_for_ever(), name="tidy-files")
-        try:
-            yield
-        finally:
-            tidying.cancel()
-            with contextlib.suppress(asyncio.CancelledError):
-                await tidying
-            await self._connection.close()
+        return tended(self._tidy_for_ever(), "tidy-files", self._connection.close)
 
     async def _tidy_for_ever(self) -> None:
         while True:

@@ -102,6 +102,16 @@ def jobs_of(seed: int) -> list[Job]:
     return jobs
 
 
+def assert_tokens_of_one(both: Both, seed: int) -> None:
+    """Several ranks, with the jobs mixed at random, give the tokens of one, and nearly its logprobs."""
+    jobs = jobs_of(seed)
+    expected, found = both.run_single(jobs), both.run_parallel(jobs, random.Random(seed))
+    for ours, theirs in zip(found, expected, strict=True):
+        assert ours.error is None
+        assert ours.tokens == theirs.tokens
+        assert_close(ours, theirs, tolerance=1e-4)
+
+
 def assert_close(found: Job, expected: Job, tolerance: float) -> None:
     """The logprobs of both, prompt and output, where the same tokens were ranked."""
     for ours, theirs in (

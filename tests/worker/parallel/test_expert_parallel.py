@@ -13,7 +13,7 @@ from splitserve.engine_core.sequence_sampling import SequenceSampling
 from splitserve.worker.config import WorkerConfig
 from tests.checkpoints import CheckpointCache, CheckpointSpec
 from tests.mxfp4 import write_mxfp4
-from tests.worker.parallel.both import GQA, MakeBoth, assert_close, jobs_of, make_both
+from tests.worker.parallel.both import GQA, MakeBoth, assert_close, assert_tokens_of_one, jobs_of, make_both
 from tests.worker.parallel.ranks import RankPool
 from tests.worker.runner.driver import Job
 
@@ -35,12 +35,7 @@ def test_ranks_of_experts_give_the_tokens_of_one(
     case: str, num_ranks: int, num_stages: int, make_both: MakeBoth, checkpoints: CheckpointCache
 ) -> None:
     both = make_both(checkpoints.get(CASES[case]), num_ranks, num_stages=num_stages, splits_experts=True)
-    jobs = jobs_of(seed=num_ranks)
-    expected, found = both.run_single(jobs), both.run_parallel(jobs, random.Random(num_ranks))
-    for ours, theirs in zip(found, expected, strict=True):
-        assert ours.error is None
-        assert ours.tokens == theirs.tokens
-        assert_close(ours, theirs, tolerance=1e-4)
+    assert_tokens_of_one(both, seed=num_ranks)
 
 
 def test_what_ranks_compute_does_not_depend_on_the_batch(
