@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import logging
 import time
+from collections.abc import Callable
 from functools import partial
+from typing import NamedTuple, TypeAlias
 
 import numpy as np
 import torch
@@ -14,7 +16,14 @@ from splitserve.engine_core.ipc.codec import pack_int32, unpack_int32
 from splitserve.engine_core.ipc.worker_messages import ModelRunnerOutput, RowError, SchedulerOutput
 from splitserve.engine_core.process.logs import log_event
 from splitserve.worker.batch.agreement import Agreement
-from splitserve.worker.batch.step_graphs import Drawing, Drawn, StepGraph, StepGraphs, StepInFlight
+from splitserve.worker.batch.step_graphs import (
+    Drawing,
+    Drawn,
+    StepGraph,
+    StepGraphs,
+    StepHeld,
+    StepInFlight,
+)
 from splitserve.worker.batch.step_inputs import NO_ROWS, StepInputs
 from splitserve.worker.device.base import Device
 from splitserve.worker.device.out_of_memory import is_out_of_memory
@@ -25,13 +34,21 @@ from splitserve.worker.models.placement import Placement
 from splitserve.worker.ops.columns import Int32
 from splitserve.worker.parallel.group import StepAbandonedError
 from splitserve.worker.sampling.pooler import Pooler
-from splitserve.worker.sampling.prompt_scorer import PromptScorer
 from splitserve.worker.sampling.sampler import Sampled, Sampler
+from splitserve.worker.sampling.step_completion import StepCompletion
 from splitserve.worker.sampling.step_result import StepResult, StepRunning, take_drawn
-from splitserve.worker.sampling.step_sampler import StepSampler
 from splitserve.worker.speculation.drafting import Drafting
 
 logger = logging.getLogger(__name__)
+
+
+class _Held(NamedTuple):
+    """A step to be sampled later; see StepHeld."""
+
+    graph: StepGraph
+
+
+_Begun: TypeAlias = StepResult | StepRunning | _Held
 
 
 def max_logits_rows(device: Device, vocab_size: int) -> int:
@@ -81,17 +98,22 @@ class ModelRunner:
         self.batch = batch = sampler.batch
         self.graphs = graphs
         self._last_end = 0.0
-        self._max_logits_rows = max_logits_rows(device, batch.limits.vocab_size)
         self._sampler = sampler
-        self._sampling = StepSampler(device, model, sampler, self._max_logits_rows, mesh.group is None)
         self._pooler = pooler
         self.drafting = drafting
-        self._prompt_scorer = PromptScorer(device, model, batch, self._max_logits_rows)
-        self._agreement = None if mesh.group is None else Agreement(mesh.group, device, batch)
+        num_logits_rows = max_logits_rows(device, batch.limits.vocab_size)
+        group = mesh.group
+        agreement = None if group is None else Agreement(group, device, batch)
+        is_first = group is None or group.rank == 0
+        self._completion = StepCompletion(
+            device, model, sampler, num_logits_rows, pooler, agreement, is_first
+        )
 
     def execute(self, step: SchedulerOutput) -> ModelRunnerOutput:
         """Run one step; raises what begin() raises."""
         started = self.begin(step)
+        if isinstance(started, StepHeld):
+            started = started.draw()
         if not isinstance(started, StepInFlight):
             return started
         output = started.finish()
@@ -117,10 +139,11 @@ class ModelRunner:
         """
         return self.graphs is not None and self.graphs.prepare_ahead()
 
-    def begin(self, step: SchedulerOutput) -> ModelRunnerOutput | StepInFlight:
-        """Run one step, or on an asynchronous device leave it in flight.
+    def begin(self, step: SchedulerOutput) -> ModelRunnerOutput | StepInFlight | StepHeld:
+        """Run one step, or on an asynchronous device leave it in flight, or held until it may be sampled.
 
-        While a step is in flight, only steps for which can_follow() is true may begin.
+        While a step is in flight, only steps for which can_follow() is true may begin. What is returned
+        raises the same.
 
         Raises:
             WorkerError: engine and worker disagree about the batch or the KV cache's places.
@@ -132,12 +155,21 @@ class ModelRunner:
         started = time.perf_counter()
         self.batch.apply(step)
         move_s = self._move(step) if step.moves_from or step.moves_to else 0.0
+        return self._attempt(step, (started, move_s), partial(self._run, step))
+
+    def _attempt(
+        self, step: SchedulerOutput, times: tuple[float, float], run: Callable[[], _Begun]
+    ) -> ModelRunnerOutput | StepInFlight | StepHeld:
+        """Run a step, or the rest of it; times are when it began, and the seconds of its moves."""
+        started, move_s = times
         result: StepResult | None = None
         lack = ""
         try:
-            begun = self._run(step)
+            begun = run()
             if isinstance(begun, StepRunning):
                 return StepInFlight(partial(self._end, step, started, move_s, begun), begun.apply)
+            if isinstance(begun, _Held):
+                return StepHeld(partial(self._draw_held, step, times, begun.graph))
             result = begun
         except (RuntimeError, StepAbandonedError) as error:
             # Nothing is allocated once the ranks have settled a step, so they all give up the same one.
@@ -160,21 +192,34 @@ class ModelRunner:
         compute_s, self._last_end = now - max(started, self._last_end), now
         return result.pack(step.step, compute_s, move_s)
 
-    def _run(self, step: SchedulerOutput) -> StepResult | StepRunning:
+    def _draw_held(
+        self, step: SchedulerOutput, times: tuple[float, float], graph: StepGraph
+    ) -> ModelRunnerOutput | StepInFlight:
+        begun = self._attempt(step, times, partial(self._complete, graph))
+        assert not isinstance(begun, StepHeld), "it was held once"
+        return begun
+
+    def _run(self, step: SchedulerOutput) -> _Begun:
         if self.drafting is None:
             self._sampler.grammars.work_ahead()
             return self._run_plainly(step)
         return self.drafting.run(step, self._run_plainly, self._run_drafted)
 
-    def _run_plainly(self, step: SchedulerOutput) -> StepResult | StepRunning:
+    def _run_plainly(self, step: SchedulerOutput) -> _Begun:
         graph = self.graphs.forward(step) if self.graphs is not None else None
         if graph is None:
             return self._run_eagerly(step)
+        if graph.is_asynchronous and graph.needs_masks and not graph.needs_sampler:
+            return _Held(graph)
+        return self._complete(graph)
+
+    def _complete(self, graph: StepGraph) -> StepResult | StepRunning:
+        """Sample the rows of a step whose model has been run, or enqueued."""
         drawn = None if graph.needs_sampler else self._draw(graph)
         if drawn is None:
             return self._finish(graph.hidden, graph.inputs())
         if not isinstance(drawn, Drawn):
-            return StepRunning(self.batch, graph.rows, drawn)
+            return StepRunning(self._sampler, graph.rows, drawn)
         result = take_drawn(self.batch, graph.rows, drawn)
         result.fail_rows(self.batch)
         self._sampler.took(result.rows[0], result.token_ids[0])
@@ -253,39 +298,5 @@ class ModelRunner:
     @torch.inference_mode()
     def _finish(self, hidden: torch.Tensor, inputs: StepInputs) -> StepResult:
         """Score prompts and sample, with all sampling features."""
-        result = StepResult(inputs.errors)
-        if self._pooler is not None:
-            self._pool(hidden, inputs, result, self._pooler)
-        else:
-            self._score_prompts(hidden, inputs, result)
-            if inputs.num_drafts is None:
-                self._sampling.sample(hidden, inputs, result)
-            elif len(inputs.sampling):
-                self._sample_runs(hidden, inputs, inputs.num_drafts, result)
-        if self._agreement is not None:
-            self._agreement.settle(inputs.rows, result.chosen)
-        return result
-
-    def _sample_runs(
-        self, hidden: torch.Tensor, inputs: StepInputs, num_drafts: Int32, result: StepResult
-    ) -> None:
-        assert self.drafting is not None, "somebody drafted"
-        rows = inputs.rows[inputs.sampling]
-        before = self.batch.num_tokens[rows]
-        self._sampling.sample_runs(hidden, inputs, result)
-        num_counted = np.maximum(self.batch.num_tokens[rows] - before - np.int32(1), 0)
-        drafts = num_drafts[inputs.sampling]
-        result.draft_counts = self.drafting.speculator.learn(rows, drafts, num_counted)
-
-    def _pool(self, hidden: torch.Tensor, inputs: StepInputs, result: StepResult, pooler: Pooler) -> None:
-        if self._mesh.group is not None and self._mesh.group.rank:
-            return pooler.assist(hidden, inputs)
-        sampled, result.pooled = pooler.pool(hidden, inputs)
-        self._sampling.take(sampled, result)
-
-    def _score_prompts(self, hidden: torch.Tensor, inputs: StepInputs, result: StepResult) -> None:
-        result.prompt_logprobs, broken = self._prompt_scorer.score(hidden, inputs)
-        broken = [error for error in broken if error.row not in self.batch.failures]
-        result.errors += broken
-        for error in broken:
-            self.batch.fail(error)
+        learn = None if self.drafting is None else self.drafting.speculator.learn
+        return self._completion.complete(hidden, inputs, learn)

@@ -22,7 +22,7 @@ from splitserve.engine_core.ipc.worker_messages import (
 )
 from splitserve.worker.attention.cpu import CpuAttention
 from splitserve.worker.batch.input_batch import BatchLimits, InputBatch
-from splitserve.worker.batch.step_graphs import StepGraphs, StepInFlight
+from splitserve.worker.batch.step_graphs import StepGraphs, StepHeld, StepInFlight
 from splitserve.worker.config import WorkerConfig
 from splitserve.worker.device.base import Device
 from splitserve.worker.device.cuda import CudaDevice
@@ -279,7 +279,7 @@ class Worker:
             return False
         return self.runner.prepare_ahead()
 
-    def begin(self, step: SchedulerOutput) -> ModelRunnerOutput | StepInFlight:
+    def begin(self, step: SchedulerOutput) -> ModelRunnerOutput | StepInFlight | StepHeld:
         """Run one step, or on an asynchronous device leave it in flight; see ModelRunner.begin."""
         if self.runner is None:
             raise WorkerError("a step came before the KV cache was asked for")

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import random
+import string
 from collections import deque
 from typing import Any
 
+import msgspec
 import pytest
 
 from splitserve.engine_core.executor.inproc import InprocExecutor
 from splitserve.engine_core.ipc.codec import pack_int32
+from splitserve.engine_core.ipc.messages import FinishReason
 from splitserve.engine_core.ipc.worker_messages import (
     FromWorkerMessage,
     ModelRunnerOutput,
@@ -17,16 +20,26 @@ from splitserve.engine_core.ipc.worker_messages import (
     SchedulerOutput,
 )
 from splitserve.engine_core.sequence_sampling import SequenceSampling
+from splitserve.worker.batch.step_graphs import StepHeld
 from splitserve.worker.batch.step_pipeline import StepPipeline
 from splitserve.worker.config import WorkerConfig
 from splitserve.worker.worker import Worker
 from tests.gpu.conftest import Gpu
 from tests.gpu.whole_worker import device_of
 from tests.worker.graphs.pairing import plain_sampling
-from tests.worker.runner.checkpoints import VOCAB, write_tiny_llama
+from tests.worker.runner.checkpoints import VOCAB, tokenizer, write_tiny_llama
+from tests.worker.runner.test_batch_invariance import GRAMMARS
 from tests.worker.runner.test_engine_core import Loaded, Loop, Served, random_requests
 
 pytestmark = pytest.mark.slow
+
+EOS = 2
+# Each grammar can go on with these.
+ENOUGH = string.ascii_lowercase + string.digits + ' {}":,'
+
+
+def ids_of(text: str) -> list[int]:
+    return tokenizer().encode(text, add_special_tokens=False).ids
 
 
 class AheadExecutor(InprocExecutor):
@@ -79,6 +92,67 @@ def plain_requests(rng: random.Random, count: int) -> list[Served]:
         Served([rng.randrange(8, VOCAB) for _ in range(rng.randint(1, 9))], plain_sampling(rng))
         for _ in range(count)
     ]
+
+
+def masked_requests(rng: random.Random, count: int) -> list[Served]:
+    """Some with a grammar, some with tokens to choose from, some with both or neither; nothing else."""
+    requests = plain_requests(rng, count)
+    for i, request in enumerate(requests):
+        request.sampling = msgspec.structs.replace(
+            request.sampling,
+            max_tokens=12,
+            grammar=GRAMMARS[i % len(GRAMMARS)],
+            allowed_token_ids=None if i % 4 else (EOS, *ids_of(ENOUGH)),
+        )
+    return requests
+
+
+@pytest.mark.parametrize("seed", range(2))
+def test_rows_with_masks_draw_when_the_step_before_is_known(loaded: Loaded, seed: int) -> None:
+    rng = random.Random(seed)
+    requests = [*masked_requests(rng, 9), *plain_requests(rng, 2)]
+    alone = [request.again() for request in requests]
+    loop, executor = loop_ahead(loaded)
+    loop.run(requests, rng)
+    assert executor.num_ahead > 15
+    one_by_one = Loop(*loaded, depth=1)
+    one_by_one.run(alone, random.Random(seed))
+    assert [told(request) for request in requests] == [told(request) for request in alone]
+    assert any(request.finished.reason == FinishReason.STOP for request in requests if request.finished)
+
+
+def test_a_grammar_that_fails_while_its_step_is_held_fails_its_row_alone(loaded: Loaded) -> None:
+    sampling = SequenceSampling(temperature=1.0, max_tokens=12, seed=1, ignore_eos=True, grammar=GRAMMARS[1])
+    requests = [Served([9, 10 + i], msgspec.structs.replace(sampling, seed=i)) for i in range(3)]
+    expected = [request.again() for request in requests]
+    Loop(*loaded, depth=1).run(expected)
+    loop, executor = loop_ahead(loaded)
+    worker = loaded[0]
+    begin, held = worker.begin, 0
+
+    def break_later(step: SchedulerOutput) -> object:
+        nonlocal held
+        started = begin(step)
+        held += isinstance(started, StepHeld)
+        if held == 4 and worker.runner is not None:
+            # A token that no JSON begins with.
+            grammar = worker.runner.batch.sampling.grammars[1]
+            assert grammar.matcher is not None
+            grammar.matcher.consume_token(ids_of("?")[0])
+        return started
+
+    worker.begin = break_later  # type: ignore[method-assign,assignment]
+    try:
+        loop.run(requests)
+    finally:
+        del worker.begin
+    assert executor.num_ahead > 3
+    assert [request.finished and request.finished.error_code for request in requests] == [
+        "",
+        "grammar_failed",
+        "",
+    ]
+    assert [told(requests[i]) for i in (0, 2)] == [told(expected[i]) for i in (0, 2)]
 
 
 @pytest.mark.parametrize("seed", range(3))

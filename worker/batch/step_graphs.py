@@ -66,6 +66,10 @@ class StepGraph(Protocol):
     def needs_masks(self) -> bool:
         """Whether draw() has to be given masks."""
 
+    @property
+    def is_asynchronous(self) -> bool:
+        """Whether the model may still run: masks are then best made after the step before is applied."""
+
     def inputs(self) -> StepInputs:
         """The step's inputs, as InputBatch.prepare returns them."""
 
@@ -92,6 +96,17 @@ class StepInFlight(NamedTuple):
 
     finish: Callable[[], ModelRunnerOutput]
     apply: Callable[[], None]
+
+
+class StepHeld(NamedTuple):
+    """A step whose model runs on the device, and whose rows are sampled once their masks are known.
+
+    Attributes:
+        draw: makes the masks and samples. Call once, after the step before has been applied: a grammar's mask
+            follows from that step's token.
+    """
+
+    draw: Callable[[], ModelRunnerOutput | StepInFlight]
 
 
 class StepGraphs(Protocol):

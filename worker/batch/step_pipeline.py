@@ -9,6 +9,9 @@ settle()           -                  answer                           -
 
 When a step is applied to the batch depends on the sequence of steps alone, never on their arrival times. So
 ranks that receive the same steps at different times begin each of them from the same batch.
+
+A step may be held after its model was enqueued: its rows have masks that follow from the tokens of the step
+before. It draws as soon as that one is applied, while the device is busy with the model.
 """
 
 from __future__ import annotations
@@ -19,7 +22,7 @@ from typing import Protocol
 import msgspec
 
 from splitserve.engine_core.ipc.worker_messages import ModelRunnerOutput, SchedulerOutput
-from splitserve.worker.batch.step_graphs import StepInFlight
+from splitserve.worker.batch.step_graphs import StepHeld, StepInFlight
 
 
 class BeginsSteps(Protocol):
@@ -28,8 +31,8 @@ class BeginsSteps(Protocol):
     def can_follow(self, step: SchedulerOutput) -> bool:
         """Whether a step may begin while another is still in flight."""
 
-    def begin(self, step: SchedulerOutput) -> ModelRunnerOutput | StepInFlight:
-        """Run one step, or leave it in flight."""
+    def begin(self, step: SchedulerOutput) -> ModelRunnerOutput | StepInFlight | StepHeld:
+        """Run one step, or leave it in flight, or ask to be told when the step before is applied."""
 
 
 class StepPipeline:
@@ -67,6 +70,8 @@ class StepPipeline:
             self._apply()
         started = self._worker.begin(step)
         self._apply()
+        if isinstance(started, StepHeld):
+            started = started.draw()
         if isinstance(started, StepInFlight):
             self._unanswered, self._unapplied = (started, wait_s), started.apply
         else:

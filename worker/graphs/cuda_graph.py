@@ -8,6 +8,7 @@ import numpy as np
 import torch
 
 from splitserve.worker.batch.input_batch import InputBatch
+from splitserve.worker.batch.sampling_state import MASKED
 from splitserve.worker.batch.step_graphs import Drawn, RowMasks
 from splitserve.worker.batch.step_inputs import StepInputs
 from splitserve.worker.device.cuda import CudaDevice
@@ -16,9 +17,15 @@ from splitserve.worker.kv_cache.layout import KVCache
 from splitserve.worker.models.base import Model
 from splitserve.worker.models.placement import Placement
 from splitserve.worker.ops.columns import Int32
+from splitserve.worker.parallel.group import RankGroup
 
 # Placeholder for a token that is not known yet.
 _UNKNOWN = -1
+
+
+def known_features(group: RankGroup | None) -> int:
+    """Features of rows that draw() knows; ranks that do not sample have no matchers, and sample eagerly."""
+    return int(MASKED) if group is None else 0
 
 
 class CudaGraph:
@@ -88,17 +95,24 @@ class CudaGraph:
 
     @property
     def needs_sampler(self) -> bool:
-        """Whether a row of the last forward() has a feature, or does not sample."""
-        assert self._batch is not None
+        """Whether a row of the last forward() has a feature that draw() does not know, or does not sample."""
         inputs = self.inputs()
-        if len(inputs.sampling) < len(inputs.rows):
-            return True
-        return bool(np.bitwise_or.reduce(self._batch.sampling.features[inputs.rows]))
+        return len(inputs.sampling) < len(inputs.rows) or bool(self._features & ~known_features(self._group))
 
     @property
     def needs_masks(self) -> bool:
-        """Always False: rows with masks need the sampler."""
-        return False
+        """Whether one of the rows of the last forward() has a mask."""
+        return bool(self._features & MASKED)
+
+    @property
+    def is_asynchronous(self) -> bool:
+        """Always True: forward() has enqueued the model."""
+        return True
+
+    @property
+    def _features(self) -> int:
+        assert self._batch is not None
+        return int(np.bitwise_or.reduce(self._batch.sampling.features[self.rows]))
 
     def inputs(self) -> StepInputs:
         """The step inputs of the last forward()."""
@@ -109,8 +123,12 @@ class CudaGraph:
     def draw(self, masks: RowMasks | None = None) -> DrawInFlight:
         """Enqueue sampling for the rows of the last forward(), and append placeholder tokens."""
         assert self._batch is not None
-        assert masks is None
-        self._draw()
+        if masks is None:
+            self._draw()
+        else:
+            # Not a replay: the table of masks is not there before it is needed.
+            logits = self._model.compute_logits(self._hidden)
+            self._step.draw(self._device.ops, logits, self._group, masks)
         return DrawInFlight(self._batch, self.rows, self._device.fetch_later(self._step.drawn))
 
 

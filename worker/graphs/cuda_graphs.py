@@ -16,7 +16,7 @@ from splitserve.worker.batch.agreement import all_could
 from splitserve.worker.batch.input_batch import InputBatch
 from splitserve.worker.device.cuda import CudaDevice
 from splitserve.worker.device.out_of_memory import is_out_of_memory
-from splitserve.worker.graphs.cuda_graph import CudaGraph
+from splitserve.worker.graphs.cuda_graph import CudaGraph, known_features
 from splitserve.worker.graphs.cuda_step import CudaStep
 from splitserve.worker.kv_cache.arriving_caches import ArrivingCaches
 from splitserve.worker.models.base import Model
@@ -105,8 +105,8 @@ class CudaGraphs:
     def can_follow(self, step: SchedulerOutput) -> bool:
         """Whether a step needs nothing that the host only learns from the step in flight.
 
-        True for steady decode steps: no row enters or leaves, none has a feature, and each samples. The graph
-        must exist, as an eager step needs all tokens on the host.
+        True for steady decode steps: no row enters or leaves, none has a feature but a mask, and each
+        samples. The graph must exist, as an eager step needs all tokens on the host.
         """
         if step.new_rows or step.freed_rows or step.moves_from or not self._is_decode(step):
             return False
@@ -114,7 +114,8 @@ class CudaGraphs:
         if rows.min() < 0 or rows.max() >= len(batch.num_tokens):
             return False
         draws = batch.num_computed[rows] + 1 == batch.num_tokens[rows]
-        if not draws.all() or batch.sampling.features[rows].any():
+        features = np.bitwise_or.reduce(batch.sampling.features[rows])
+        if not draws.all() or features & ~np.uint16(known_features(self._group)):
             return False
         return self._size_of(step) in self._graphs and self._generation == self._current_generation
 

@@ -7,9 +7,11 @@ from itertools import islice
 
 import numpy as np
 import torch
+from torch.nn.functional import pad
 
 from splitserve.worker.attention.metadata import AttentionMetadata
 from splitserve.worker.batch.input_batch import InputBatch
+from splitserve.worker.batch.step_graphs import RowMasks
 from splitserve.worker.batch.step_inputs import StepInputs
 from splitserve.worker.device.base import Device
 from splitserve.worker.ops.columns import (
@@ -130,16 +132,26 @@ class CudaStep:
         known = self._layout.token_ids
         torch.where(known < 0, self.last_drawn[self._draw.places], known, out=self.token_ids)
 
-    def draw(self, ops: Kernels[Matrix], logits: torch.Tensor | None, group: RankGroup | None) -> None:
+    def draw(
+        self,
+        ops: Kernels[Matrix],
+        logits: torch.Tensor | None,
+        group: RankGroup | None,
+        masks: RowMasks | tuple[()] = (),
+    ) -> None:
         """Sample a token for each row.
 
         Args:
             ops: kernels of the device.
             logits: float32 [B, V]; None on ranks that receive the tokens from rank 0.
             group: the ranks that shard each layer; None if this rank holds all of it.
+            masks: of the rows that are not padding; of none if empty.
         """
+        if isinstance(masks, RowMasks):
+            num_padded = self._num_rows - len(masks.mask_rows)
+            masks = RowMasks(masks.masks, pad(masks.mask_rows, (0, num_padded), value=-1))
         if logits is not None:
-            ops.sampling.sample(self.drawn, logits, *self._sampling, self._draw.positions)
+            ops.sampling.sample(self.drawn, logits, *self._sampling, self._draw.positions, *masks)
         if group is not None:
             group.settle(self.drawn)
         self.last_drawn.index_copy_(0, self._draw.places, self.drawn)

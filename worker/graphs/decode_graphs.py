@@ -67,6 +67,11 @@ class DecodeGraph:
         """Whether a row of the last forward() has a mask."""
         return self._step.needs_masks
 
+    @property
+    def is_asynchronous(self) -> bool:
+        """Always False: forward() has run the model."""
+        return False
+
     def inputs(self) -> StepInputs:
         """The inputs of the last forward(), as InputBatch.prepare returns them."""
         return self._step.inputs()

@@ -13,7 +13,7 @@ from splitserve.worker.batch.agreement import Chosen
 from splitserve.worker.batch.input_batch import InputBatch
 from splitserve.worker.batch.step_graphs import Drawing, Drawn
 from splitserve.worker.ops.columns import Int32
-from splitserve.worker.sampling.sampler import Sampled, split_errors
+from splitserve.worker.sampling.sampler import Sampled, Sampler, split_errors
 
 
 @dataclass(slots=True)
@@ -92,18 +92,19 @@ def take_drawn(batch: InputBatch, rows: Int32, drawn: Drawn) -> StepResult:
 class StepRunning:
     """A decode step that was left running on the device, and what comes of it."""
 
-    def __init__(self, batch: InputBatch, rows: Int32, drawing: Drawing) -> None:
-        self._batch = batch
+    def __init__(self, sampler: Sampler, rows: Int32, drawing: Drawing) -> None:
+        self._sampler = sampler
         self._rows = rows
         self._drawing = drawing
         self._result = StepResult([])
 
     def wait(self) -> StepResult:
         """Wait for the tokens; see StepInFlight.finish."""
-        self._result = take_drawn(self._batch, self._rows, self._drawing.wait())
+        self._result = take_drawn(self._sampler.batch, self._rows, self._drawing.wait())
         return self._result
 
     def apply(self) -> None:
         """Put them into the batch; see StepInFlight.apply."""
         self._drawing.apply()
-        self._result.fail_rows(self._batch)
+        self._result.fail_rows(self._sampler.batch)
+        self._sampler.took(self._result.rows[0], self._result.token_ids[0])

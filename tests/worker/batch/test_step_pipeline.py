@@ -4,24 +4,27 @@ from __future__ import annotations
 
 import random
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 
 import pytest
 
 from splitserve.engine_core.ipc.worker_messages import ModelRunnerOutput, SchedulerOutput
-from splitserve.worker.batch.step_graphs import StepInFlight
+from splitserve.worker.batch.step_graphs import StepHeld, StepInFlight
 from splitserve.worker.batch.step_pipeline import StepPipeline
 
 
 class FakeWorker:
     """Leaves the steps of `flying` running, and lets those of `following` begin early; logs what happens.
 
+    Steps of `held` are drawn only when all before them have been applied.
+
     Attributes:
         log: in order, what was done.
         applied: steps that had been applied when each step began.
     """
 
-    def __init__(self, flying: set[int], following: set[int]) -> None:
+    def __init__(self, flying: set[int], following: set[int], held: Collection[int] = ()) -> None:
+        self._held = held
         self._flying = flying
         self._following = following
         self._running: list[int] = []
@@ -33,11 +36,19 @@ class FakeWorker:
         assert self._unapplied, "nobody asks of a batch that is up to date"
         return step.step in self._following
 
-    def begin(self, step: SchedulerOutput) -> ModelRunnerOutput | StepInFlight:
+    def begin(self, step: SchedulerOutput) -> ModelRunnerOutput | StepInFlight | StepHeld:
         number = step.step
         assert not self._unapplied or number in self._following
         self.log.append(f"begin {number}")
         self.applied.append([step for step in range(number) if f"apply {step}" in self.log])
+        return StepHeld(lambda: self._draw(number)) if number in self._held else self._sample(number)
+
+    def _draw(self, number: int) -> ModelRunnerOutput | StepInFlight:
+        assert not self._unapplied, "masks follow from the tokens before"
+        self.log.append(f"draw {number}")
+        return self._sample(number)
+
+    def _sample(self, number: int) -> ModelRunnerOutput | StepInFlight:
         if number not in self._flying:
             return ModelRunnerOutput(number, b"", b"")
         self._running.append(number)
@@ -55,8 +66,8 @@ class FakeWorker:
         self.log.append(f"apply {number}")
 
 
-def run(flying: set[int], following: set[int], *steps: int) -> list[str]:
-    worker = FakeWorker(flying, following)
+def run(flying: set[int], following: set[int], *steps: int, held: Collection[int] = ()) -> list[str]:
+    worker = FakeWorker(flying, following, held)
     pipeline = StepPipeline(worker, lambda output: worker.log.append(f"send {output.step}"))
     for number in steps:
         pipeline.run(SchedulerOutput(number, b"", b""), 0.0)
@@ -77,6 +88,11 @@ def test_a_step_that_may_follow_begins_before_the_one_before_is_finished() -> No
 def test_a_step_that_may_not_follow_begins_after_the_one_before() -> None:
     log = ["begin 1", "finish 1", "send 1", "apply 1", "begin 2", "finish 2", "send 2"]
     assert run({1, 2}, set(), 1, 2) == log
+
+
+def test_a_step_that_is_held_draws_as_soon_as_the_one_before_is_applied() -> None:
+    log = ["begin 1", "draw 1", "begin 2", "finish 1", "send 1", "apply 1", "draw 2", "finish 2", "send 2"]
+    assert run({1, 2}, {2}, 1, 2, held={1, 2}) == log
 
 
 def test_a_step_that_follows_and_is_done_is_answered_second() -> None:
@@ -114,8 +130,8 @@ def test_what_a_step_begins_from_depends_on_no_clock(seed: int) -> None:
 @pytest.mark.parametrize("seed", range(20))
 def test_every_step_is_answered_once_and_in_order(seed: int) -> None:
     rng, numbers = random.Random(seed), range(1, 30)
-    followed, failed = ({n for n in numbers if rng.random() < 0.6} for _ in range(2))
-    log = run(followed, failed, *numbers)
+    followed, failed, held = ({n for n in numbers if rng.random() < 0.6} for _ in range(3))
+    log = run(followed, failed, *numbers, held=held)
     assert [entry for entry in log if entry.startswith("send")] == [f"send {n}" for n in numbers]
 
 
