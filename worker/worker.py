@@ -66,6 +66,10 @@ def _no_progress(loaded_bytes: int, total_bytes: int) -> None:
     pass
 
 
+# A mask takes some 10 us, so a few threads make those of a large batch within a step.
+_MAX_MASK_THREADS = 8
+
+
 class Worker:
     """The core of a worker process; tests run it without a process.
 
@@ -222,7 +226,7 @@ class Worker:
         host_blocks = HostBlocks(self._device, pool, shape, num_host_blocks)
         caches = ArrivingCaches(layer_caches(pool, loaded.layer_places))
         graphs = None if self._config.enforce_eager else _make_graphs(loaded, caches, batch)
-        sampler = Sampler(self._device, batch, self.grammars)
+        sampler = Sampler(self._device, batch, self.grammars, _num_mask_threads(self._config, self._device))
         drafting = _make_drafting(self._config, loaded, caches, sampler, num_host_blocks)
         pooler = _make_pooler(loaded, batch)
         parts = loaded.placement, loaded.model, caches, host_blocks, sampler, graphs, pooler, drafting
@@ -305,6 +309,15 @@ def _limits(asked: WorkerConfig, loaded: LoadedModel, num_blocks: int) -> BatchL
         num_window_groups=groups.num_window_groups,
         group_window=groups.window,
     )
+
+
+def _num_mask_threads(config: WorkerConfig, device: Device) -> int:
+    """How many threads may make masks beside a step: on the cores that the kernels leave, at least one.
+
+    More would take turns with the kernels' threads, each of which the others wait for.
+    """
+    num_busy = torch.get_num_threads() if device.torch_device.type == "cpu" else 1
+    return max(1, min(_MAX_MASK_THREADS, usable_cores() // config.num_local_ranks - num_busy))
 
 
 def _make_pooler(loaded: LoadedModel, batch: InputBatch) -> Pooler | None:

@@ -59,7 +59,9 @@ class RowGrammars:
         draft_masks: those behind drafts.
     """
 
-    def __init__(self, batch: InputBatch, compiler: GrammarCompiler, masks: Int32) -> None:
+    def __init__(
+        self, batch: InputBatch, compiler: GrammarCompiler, masks: Int32, num_threads: int = 1
+    ) -> None:
         """Build it.
 
         Args:
@@ -68,6 +70,7 @@ class RowGrammars:
             masks: int32 [max_num_seqs + MAX_DRAFT_MASKS, ceil(V / 32)]; those of rows with a grammar, and
                 behind them those of drafts, are written here, from work_ahead() to settle() by another
                 thread.
+            num_threads: make the masks of several rows.
         """
         self._batch = batch
         self._state = batch.sampling
@@ -75,6 +78,7 @@ class RowGrammars:
         self._masks = masks
         self._thread: ThreadPoolExecutor | None = None
         self._executor: LLExecutor | None = None
+        self._num_threads = num_threads
         self._due: dict[int, _Due] = {}
         self.draft_masks = DraftMasks(batch, masks)
         # Rows whose matcher was asked about drafts of this step.
@@ -259,7 +263,7 @@ class RowGrammars:
         if self._executor is None:
             from llguidance import LLExecutor
 
-            self._executor = LLExecutor()
+            self._executor = LLExecutor(self._num_threads)
         return self._executor
 
     def wait(self) -> None:

@@ -116,20 +116,23 @@ class Sampler:
         grammars: of the rows.
     """
 
-    def __init__(self, device: Device, batch: InputBatch, compiler: GrammarCompiler) -> None:
+    def __init__(
+        self, device: Device, batch: InputBatch, compiler: GrammarCompiler, num_mask_threads: int = 1
+    ) -> None:
         """Build a sampler.
 
         Args:
             device: of the logits.
             batch: owns the rows; its columns are read and never appended to.
             compiler: of the rows' grammars.
+            num_mask_threads: threads that make masks of grammars, beside the device.
         """
         self._device = device
         self.batch = batch
         self._state = batch.sampling
         self._editor = LogitEditor(device, batch)
         masks = mask_table(batch)
-        self.grammars = RowGrammars(batch, compiler, masks)
+        self.grammars = RowGrammars(batch, compiler, masks, num_mask_threads)
         self._masks = AllowedMasks(device, batch, masks)
         self._gathered = _Gathered(device, batch, 0)
 
