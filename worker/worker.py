@@ -61,13 +61,12 @@ from splitserve.worker.weights.room import NoRoomError
 if TYPE_CHECKING:
     from splitserve.worker.parallel.distributed import DistributedMeeting
 
+# A mask takes some 10 us, so a few threads make those of a large batch within a step.
+_MAX_MASK_THREADS = 8
+
 
 def _no_progress(loaded_bytes: int, total_bytes: int) -> None:
     pass
-
-
-# A mask takes some 10 us, so a few threads make those of a large batch within a step.
-_MAX_MASK_THREADS = 8
 
 
 class Worker:
