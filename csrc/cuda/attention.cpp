@@ -149,7 +149,8 @@ void run(const AttentionParams& params, DLDevice device) {
 
 void paged_attention(TensorView out, TensorView q, TensorView k_cache, TensorView v_cache,
                      TensorView block_tables, TensorView cu_seqlens_q, TensorView seq_lens, double scale,
-                     int64_t sliding_window, double softcap, TensorView plan, TensorView partials) {
+                     int64_t sliding_window, double softcap, Optional<TensorView> sinks, TensorView plan,
+                     TensorView partials) {
   const DeviceArgs args(q, "q");
   AttentionParams params{};
   set_queries(&params, args, out, q, k_cache);
@@ -167,6 +168,11 @@ void paged_attention(TensorView out, TensorView q, TensorView k_cache, TensorVie
   params.scale = static_cast<float>(scale);
   params.sliding_window = window_of(sliding_window);
   params.softcap = static_cast<float>(softcap);
+  if (sinks.has_value()) {
+    const TensorView view = *sinks;
+    const Arg arg = args(view, "sinks").activation(params.dtype).rank(1).size(0, params.heads);
+    params.sinks = arg.rows_contiguous().data<void>();
+  }
   params.plan = plan_of(args, plan, requests);
   params.partials = partials_of(args, partials, params.head_dim);
   run(params, args.device());

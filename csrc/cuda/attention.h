@@ -81,7 +81,8 @@ struct AttentionParams {
   const int32_t* cu_seqlens_q;  // [requests + 1]
   const int32_t* seq_lens;      // [requests]
   AttentionPlan plan;
-  float* partials;  // [rows, partial_stride(head_dim)]
+  float* partials;    // [rows, partial_stride(head_dim)]
+  const void* sinks;  // [heads], scores of the queries' dtype; nullptr: none
   int32_t tokens, requests, heads, kv_heads, group, head_dim, block_size, table_width, num_blocks;
   float scale;             // of scores
   float softcap;           // 0: none

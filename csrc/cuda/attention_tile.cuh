@@ -9,13 +9,11 @@
 // arXiv:2307.08691).
 #pragma once
 
-#include "common/softmax_state.h"
-#include "cuda/attention.h"
 #include "cuda/attention_cache.cuh"
+#include "cuda/attention_sink.cuh"
 
 namespace splitserve::cuda {
 
-inline constexpr float kLog2e = 1.4426950408889634f;
 inline constexpr unsigned kAllLanes = 0xffffffffu;
 
 template <typename Half_, int kDim_, int kGroups_, int kSplit_, int kStages_>
@@ -347,13 +345,13 @@ class AttentionTile {
   }
 
   __device__ void write_output() {
-    float sums[2];
+    SoftmaxState states[2];
 #pragma unroll
-    for (int half = 0; half < 2; ++half) sums[half] = row_part(half).sum;
+    for (int half = 0; half < 2; ++half) states[half] = row_part(half);
     if (has_totals_) {
       add_to_totals();
 #pragma unroll
-      for (int half = 0; half < 2; ++half) sums[half] = memory_.total_states[half][threadIdx.x].sum;
+      for (int half = 0; half < 2; ++half) states[half] = memory_.total_states[half][threadIdx.x];
 #pragma unroll
       for (int i = 0; i < Shape::kDimTiles; ++i) {
         const float4 total = memory_.totals[i][threadIdx.x];
@@ -364,20 +362,22 @@ class AttentionTile {
       }
     }
 #pragma unroll
-    for (int half = 0; half < 2; ++half) write_row(half, 1.0f / sums[half]);
+    for (int half = 0; half < 2; ++half) write_row(half, states[half]);
   }
 
-  __device__ void write_row(int half, float inverse) const {
+  __device__ void write_row(int half, const SoftmaxState& total) const {
     const Seat seat = rare_seat();
     const int r = row(seat, half);
     if (r >= rows_.rows) return;
+    const int head = piece_.kv_head * p_.group + r % p_.group;
+    const float factor = final_factor(total, sink_of<Half>(p_, head));
     auto* out = static_cast<uint16_t*>(p_.out) + (rows_.first_token + r / p_.group) * p_.out_token_stride +
-                (piece_.kv_head * p_.group + r % p_.group) * p_.out_head_stride;
+                head * p_.out_head_stride;
 #pragma unroll
     for (int i = 0; i < Shape::kDimTiles; ++i) {
       if (seat.dim(i) >= p_.head_dim) continue;
-      *reinterpret_cast<uint32_t*>(out + seat.dim(i)) = pack_pair<Half>(
-          multiply(values_[i][half * 2], inverse), multiply(values_[i][half * 2 + 1], inverse));
+      *reinterpret_cast<uint32_t*>(out + seat.dim(i)) =
+          pack_pair<Half>(multiply(values_[i][half * 2], factor), multiply(values_[i][half * 2 + 1], factor));
     }
   }
 

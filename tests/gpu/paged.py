@@ -31,6 +31,7 @@ def attend(
     partial_rows: int = ROOM,
     sliding_window: int = 0,
     softcap: float = 0.0,
+    sinks: Tensor | None = None,
 ) -> list[Tensor]:
     """Attention of positions [begin, end) of each sequence in one call; results on the CPU."""
     shape = batch.shape
@@ -61,6 +62,7 @@ def attend(
             shape.scale,
             sliding_window,
             softcap,
+            None if sinks is None else sinks.to(gpu.device),
             plan=plan,
             partials=partials,
         )

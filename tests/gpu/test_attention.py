@@ -86,6 +86,25 @@ def test_split_or_not_a_long_context_gives_the_same_exact_bits(
             assert_same_bits(part, whole[first - begin : end - begin])
 
 
+@pytest.mark.parametrize(
+    ("shape", "window"), [(Shape(4, 2, 64), 0), (Shape(4, 2, 64), 128), (Shape(20, 1, 16), 0)], ids=str
+)
+def test_sinks_take_their_share_of_each_row(gpu: Gpu, shape: Shape, window: int, dtype: torch.dtype) -> None:
+    sequence, length, begin = Sequence.random(shape, 600, dtype), 600, 590
+    # From no share at all to nearly all of it.
+    sinks = torch.linspace(-90, 9, shape.heads).to(dtype)
+    options: dict[str, Any] = {"sliding_window": window, "sinks": sinks}
+    batch = paged(shape, [sequence])
+    (whole,) = attend(gpu, batch, [(begin, length)], **options)
+    torchs = reference(sequence, shape.scale, begin, **options)
+    assert_as_exact_as_torch(whole, torchs, reference(widened(sequence), shape.scale, begin, **options))
+    # Once per row, whether the sum over its segments is split or not.
+    for partial_rows in (0, 4096):
+        for first, end in [(length - 1, length), (begin, begin + 3)]:
+            (part,) = attend(gpu, batch, [(first, end)], partial_rows, **options)
+            assert_same_bits(part, whole[first - begin : end - begin])
+
+
 def test_long_float32_context_matches_reference(gpu: Gpu) -> None:
     shape = Shape(2, 1, 16)
     sequence = Sequence.random(shape, LONG, torch.float32)

@@ -17,7 +17,7 @@ from tests.checkpoints import CheckpointCache, CheckpointSpec
 from tests.gpu.conftest import Gpu
 from tests.gpu.whole_worker import NUM_BLOCKS, NUM_HOST_BLOCKS, start_on, start_worker
 from tests.worker.runner.checkpoints import write_tiny_llama
-from tests.worker.runner.driver import Driver, Job
+from tests.worker.runner.driver import Driver, Job, num_window_groups_of
 from tests.worker.runner.test_batch_invariance import random_jobs
 
 pytestmark = pytest.mark.slow
@@ -85,7 +85,7 @@ def test_it_runs_in_16_bits(gpu: Gpu, dtype: torch.dtype, tmp_path: Path) -> Non
     assert all(job.error is None and len(job.tokens) == job.num_outputs for job in jobs)
 
 
-@pytest.mark.parametrize("architecture", ["qwen2moe", "granitemoeshared"])
+@pytest.mark.parametrize("architecture", ["qwen2moe", "granitemoeshared", "gptoss"])
 def test_experts_give_the_tokens_of_the_cpu(
     gpu: Gpu, architecture: str, checkpoints: CheckpointCache
 ) -> None:
@@ -95,5 +95,6 @@ def test_experts_give_the_tokens_of_the_cpu(
     jobs = [Job(list(range(3, 3 + length)), greedy, 4) for length in (1, 9, 30)]
     expected = [job.again() for job in jobs]
     for (worker, config), runs in ((ours, jobs), (theirs, expected)):
-        Driver(worker, config, NUM_BLOCKS, random.Random(1)).run(runs)
+        groups = num_window_groups_of(worker)
+        Driver(worker, config, NUM_BLOCKS, random.Random(1), num_window_groups=groups).run(runs)
     assert [job.tokens for job in jobs] == [job.tokens for job in expected]

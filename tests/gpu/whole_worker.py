@@ -14,6 +14,7 @@ from splitserve.worker.device.cuda import CudaDevice
 from splitserve.worker.worker import Worker
 from tests.gpu.conftest import EmulatedOps, Gpu
 from tests.gpu.emulated.build import build
+from tests.worker.runner.driver import num_window_groups_of
 
 NUM_BLOCKS = 96
 NUM_HOST_BLOCKS = 24
@@ -42,5 +43,5 @@ def start_on(device: Device, checkpoint: Path, **settings: Any) -> tuple[Worker,
     worker = Worker(config, device)
     ready = worker.load()
     assert ready.available_bytes >= ready.block_bytes
-    worker.init_kv_cache(NUM_BLOCKS, NUM_HOST_BLOCKS)
+    worker.init_kv_cache(NUM_BLOCKS * (1 + num_window_groups_of(worker)), NUM_HOST_BLOCKS)
     return worker, config

@@ -66,7 +66,6 @@ class CudaAttention(AttentionBackend):
         scores: Scores,
     ) -> None:
         """See AttentionBackend.attend."""
-        assert scores.sinks is None, "a model with sinks gets another backend"
         window = scores.sliding_window
         plan = self._plans.get(window)
         if plan is None:
@@ -79,9 +78,7 @@ class CudaAttention(AttentionBackend):
             meta.block_tables,
             meta.cu_seqlens_q,
             meta.seq_lens,
-            scores.scale,
-            window,
-            scores.softcap,
+            *scores,
             plan=plan,
             partials=self._partials,
         )

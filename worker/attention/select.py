@@ -83,8 +83,6 @@ def _cuda(device: Device, needs: AttentionNeeds) -> Choice:
         return Choice(None, f"the device is {device.name}")
     if needs.codes:
         return Choice(None, _NO_CODES)
-    if needs.sinks:
-        return Choice(None, "it has no sinks")
     if needs.whole:
         return Choice(None, _NO_WHOLE)
     if needs.latent:

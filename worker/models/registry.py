@@ -86,18 +86,6 @@ FAMILIES = {
 """By ModelConfig.family; the architectures are listed in engine_core/checkpoint/config/architectures.py."""
 
 
-def check_sinks(config: ModelConfig, device: Device) -> None:
-    """Refuse a model whose attention has sinks where no fast kernels know them.
-
-    Raises:
-        ConfigError: names device and architecture.
-    """
-    if config.traits.attention.has_sinks and device.name != "cpu":
-        raise ConfigError(
-            f"--device {device.name} does not support the sinks of {config.architecture}: use --device cpu"
-        )
-
-
 def _prediction_layers(config: ModelConfig, prefix: str) -> list[str]:
     """Return how the names of tensors begin that predict tokens farther ahead, and say so."""
     end = config.num_layers + config.num_prediction_layers
@@ -204,7 +192,6 @@ def declare_model(
     elif config.tie_word_embeddings and has_own_head(Path(config.path), family.embedding, prefix):
         config = msgspec.structs.replace(config, tie_word_embeddings=False)
     ignored = [f"{HEAD}.weight"] if config.tie_word_embeddings else []
-    check_sinks(config, device)
     if config.encoder is not None:
         # A layer for training, which only some heads for labels read.
         ignored += [f"{start}pooler.dense.{part}" for start in ("", prefix) for part in ("weight", "bias")]

@@ -189,6 +189,7 @@ class CudaOps(Kernels[DenseWeight]):
         scale: float,
         sliding_window: int = 0,
         softcap: float = 0.0,
+        sinks: Tensor | None = None,
         *,
         plan: Tensor,
         partials: Tensor,
@@ -211,6 +212,7 @@ class CudaOps(Kernels[DenseWeight]):
             scale,
             sliding_window,
             softcap,
+            sinks,
             plan,
             partials,
         )

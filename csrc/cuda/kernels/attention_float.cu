@@ -2,8 +2,7 @@
 //
 // Lanes share out the positions of a chunk for the scores and the dimensions of the head for the values.
 // Chunks and segments begin at absolute positions and only positions that the row sees are read.
-#include "common/softmax_state.h"
-#include "cuda/attention.h"
+#include "cuda/attention_sink.cuh"
 #include "cuda/kernels.h"
 #include "cuda/launch.h"
 
@@ -15,7 +14,6 @@ constexpr int kChunk = 32;
 constexpr int kMaxDim = 256;
 constexpr int kLaneDims = kMaxDim / 32;
 constexpr unsigned kAllLanes = 0xffffffffu;
-constexpr float kLog2e = 1.4426950408889634f;
 
 class FloatRow {
  public:
@@ -34,11 +32,11 @@ class FloatRow {
     end_segment();
   }
 
-  __device__ void write(float* out) const {
-    const float inverse = 1.0f / total_.sum;
+  __device__ void write(float* out, int head) const {
+    const float factor = final_factor(total_, sink_of<float>(p_, head));
 #pragma unroll
     for (int i = 0; i < kLaneDims; ++i) {
-      if (i * 32 + lane() < p_.head_dim) out[i * 32 + lane()] = multiply(total_values_[i], inverse);
+      if (i * 32 + lane() < p_.head_dim) out[i * 32 + lane()] = multiply(total_values_[i], factor);
     }
   }
 
@@ -146,7 +144,7 @@ __global__ void __launch_bounds__(kWarps * 32) float_kernel(const __grid_constan
   const int position = rows.position(token - rows.first_token);
   FloatRow result(p, request, head, queries[warp]);
   result.run(rows.window_start(position), position + 1);
-  result.write(static_cast<float*>(p.out) + token * p.out_token_stride + head * p.out_head_stride);
+  result.write(static_cast<float*>(p.out) + token * p.out_token_stride + head * p.out_head_stride, head);
 }
 
 }  // namespace

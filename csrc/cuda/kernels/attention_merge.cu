@@ -1,9 +1,7 @@
 // Merges the partial results of the requests that a plan has split, segment by segment in order.
 #include <algorithm>
 
-#include "common/half.h"
-#include "common/softmax_state.h"
-#include "cuda/attention.h"
+#include "cuda/attention_sink.cuh"
 #include "cuda/kernels.h"
 #include "cuda/launch.h"
 
@@ -37,7 +35,7 @@ __device__ void load_part(const float* row, int head_dim, Part<kPairs>* part) {
 // One output row by one warp.
 template <typename Half, int kPairs>
 __device__ void merge_row(const AttentionParams& p, const float* row, int64_t segment_stride, int segments,
-                          uint16_t* out) {
+                          int head, uint16_t* out) {
   SoftmaxState total;
   float2 values[kPairs] = {};
   for (int first = 0; first < segments; first += kAhead) {
@@ -57,12 +55,12 @@ __device__ void merge_row(const AttentionParams& p, const float* row, int64_t se
       }
     }
   }
-  const float inverse = 1.0f / total.sum;
+  const float factor = final_factor(total, sink_of<Half>(p, head));
 #pragma unroll
   for (int i = 0; i < kPairs; ++i) {
     if (first_dim(i) >= p.head_dim) continue;
     *reinterpret_cast<uint32_t*>(out + first_dim(i)) =
-        pack_pair<Half>(multiply(values[i].x, inverse), multiply(values[i].y, inverse));
+        pack_pair<Half>(multiply(values[i].x, factor), multiply(values[i].y, factor));
   }
 }
 
@@ -79,10 +77,11 @@ __global__ void __launch_bounds__(kWarps * 32) merge_kernel(const __grid_constan
     const int64_t stride = partial_stride(p.head_dim);
     for (int row = warp; row < rows.rows; row += kWarps) {
       const float* part = p.partials + (merge.partial_row + int64_t{kv_head} * rows.rows + row) * stride;
+      const int head = kv_head * p.group + row % p.group;
       auto* out = static_cast<uint16_t*>(p.out) + (rows.first_token + row / p.group) * p.out_token_stride +
-                  (kv_head * p.group + row % p.group) * p.out_head_stride;
+                  head * p.out_head_stride;
       merge_row<Half, kPairs>(p, part, int64_t{p.kv_heads} * rows.rows * stride,
-                              rows.end_segment() - rows.first_segment(), out);
+                              rows.end_segment() - rows.first_segment(), head, out);
     }
   }
 }

@@ -78,7 +78,6 @@ def test_torch_can_be_asked_for_anywhere(device: Device) -> None:
         ),
         ("flash_attn", CUDA, NEEDS._replace(batch_invariant=True), "flash_attn: its bits may depend"),
         ("flash_attn", CUDA, NEEDS._replace(sinks=True), "flash_attn: its sinks are not used"),
-        ("cuda", CUDA, NEEDS._replace(sinks=True), "cuda: it has no sinks"),
         ("flash_attn", CUDA, NEEDS._replace(softcap=True), "flash_attn: its soft caps are not used"),
         ("torch", CUDA, NEEDS._replace(batch_invariant=True), "torch: its bits may depend"),
         *(

@@ -3,15 +3,11 @@
 from __future__ import annotations
 
 from pathlib import Path
-from types import SimpleNamespace
-from typing import cast
 
 import pytest
 
 from splitserve.engine_core.checkpoint.config.architectures import read_model_config
-from splitserve.engine_core.errors import ConfigError, ModelLoadError
-from splitserve.worker.device.base import Device
-from splitserve.worker.models.registry import check_sinks
+from splitserve.engine_core.errors import ModelLoadError
 from tests.checkpoints import CheckpointCache
 from tests.worker.models.expert_cases import EXPERT_CASES
 from tests.worker.models.test_config_parity import (
@@ -171,10 +167,3 @@ def test_what_would_make_another_model_is_refused_by_name(
     with pytest.raises(ModelLoadError, match=word) as raised:
         read_model_config(path, "native")
     assert "config.json" in str(raised.value)
-
-
-def test_sinks_are_refused_where_no_kernels_know_them(checkpoints: CheckpointCache) -> None:
-    device = cast("Device", SimpleNamespace(name="cuda"))
-    check_sinks(read_model_config(checkpoints.get(EXPERT_CASES["olmoe"])), device)
-    with pytest.raises(ConfigError, match="--device cuda does not support the sinks of GptOssForCausalLM"):
-        check_sinks(read_model_config(checkpoints.get(EXPERT_CASES["gptoss"])), device)
