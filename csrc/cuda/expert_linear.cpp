@@ -7,8 +7,30 @@
 namespace splitserve {
 namespace {
 
-void expert_linear(TensorView out, TensorView x, TensorView weight, TensorView starts,
-                   Optional<TensorView> bias) {
+// A matrix of all experts, or its codes of MXFP4 and their scales.
+void set_weight(ExpertLinearParams* p, const DeviceArgs& args, const TensorView& weight,
+                const Optional<TensorView>& scales) {
+  const int64_t cols = p->experts * p->cols;
+  p->weight = weight.data_ptr();
+  SPLITSERVE_CHECK_VALUE(weight.IsContiguous(), "weight: must be contiguous");
+  if (!scales.has_value()) {
+    args(weight, "weight").activation(p->dtype).rank(2).size(0, cols).size(1, p->depth);
+    return;
+  }
+  constexpr int64_t kGroup = 32, kCodeBytes = 16;
+  const int64_t groups = (p->depth + kGroup - 1) / kGroup;
+  if (p->dtype != DType::kBFloat16) TVM_FFI_THROW(TypeError) << "x: expected bfloat16 for codes of MXFP4";
+  args(weight, "weight").type({kUInt8Type}).rank(3).size(0, cols).size(1, groups).size(2, kCodeBytes);
+  SPLITSERVE_CHECK_VALUE(reinterpret_cast<uintptr_t>(p->weight) % kCodeBytes == 0,
+                         "weight: must begin at a multiple of " << kCodeBytes << " bytes");
+  const TensorView view = *scales;
+  args(view, "scales").type({kUInt8Type}).rank(2).size(0, cols).size(1, groups);
+  SPLITSERVE_CHECK_VALUE(view.IsContiguous(), "scales: must be contiguous");
+  p->scales = static_cast<const uint8_t*>(view.data_ptr());
+}
+
+void expert_linear(TensorView out, TensorView x, TensorView weight, Optional<TensorView> scales,
+                   TensorView starts, Optional<TensorView> bias) {
   const DeviceArgs args(x, "x");
   ExpertLinearParams params{};
   params.dtype = args(x, "x").rank(2).rows_contiguous().activation();
@@ -24,9 +46,7 @@ void expert_linear(TensorView out, TensorView x, TensorView weight, TensorView s
     TVM_FFI_THROW(TypeError) << "out: expected the dtype of x or float32";
   }
   params.cols = out.size(1);
-  args(weight, "weight").activation(params.dtype).rank(2).size(0, params.experts * params.cols);
-  args(weight, "weight").size(1, params.depth);
-  SPLITSERVE_CHECK_VALUE(weight.IsContiguous(), "weight: must be contiguous");
+  set_weight(&params, args, weight, scales);
   if (bias.has_value()) {
     const TensorView view = *bias;
     params.bias = args(view, "bias")
@@ -38,7 +58,6 @@ void expert_linear(TensorView out, TensorView x, TensorView weight, TensorView s
   }
   params.out = out.data_ptr();
   params.x = x.data_ptr();
-  params.weight = weight.data_ptr();
   params.out_stride = out.stride(0);
   params.x_stride = x.stride(0);
   SPLITSERVE_RUN(expert_linear, params, args.device());

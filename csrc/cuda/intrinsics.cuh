@@ -49,6 +49,13 @@ __device__ inline void mma(float (&d)[4], const uint32_t (&a)[4], uint32_t b0, u
   }
 }
 
+// The products of two pairs of bfloat16; -0 is added, which changes no bit.
+__device__ inline uint32_t multiply_pairs(uint32_t a, uint32_t b) {
+  uint32_t d;
+  asm("fma.rn.bf16x2 %0, %1, %2, %3;" : "=r"(d) : "r"(a), "r"(b), "r"(0x80008000u));
+  return d;
+}
+
 // Four 8 x 8 matrices of 16-bit elements; lane l names row l % 8 of matrix l / 8, 16 bytes in shared memory.
 __device__ inline void load_matrices(uint32_t (&r)[4], const void* row) {
   asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
+from typing import Literal
 
 import pytest
 import torch
 
-from benchmarks import gpu_engine, gpu_engine_bench, gpu_kernels
+from benchmarks import gpu_engine, gpu_engine_bench, gpu_experts, gpu_kernels
 from benchmarks.gpu_attention import Work, attention_cases
 from benchmarks.gpu_case import Case
 from benchmarks.gpu_engine_bench import Bench
@@ -47,6 +48,23 @@ def test_attention_and_logprobs_give_what_torch_gives(gpu: Gpu) -> None:
     for case in [*attention, *logprobs]:
         actual, expected = case.ours().cpu(), case.torchs().cpu()
         torch.testing.assert_close(actual, expected, atol=0.03, rtol=0.03)
+
+
+@pytest.mark.parametrize("form", ["bf16", "mxfp4"])
+def test_experts_give_what_torch_gives(
+    gpu: Gpu, form: Literal["bf16", "mxfp4"], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(gpu_experts, "CHOICES", 1)
+    shape = gpu_experts.Shape("tiny", 64, 32, 5, 2, form)
+    layer = gpu_experts.Layer(gpu.ops, gpu.device, shape)
+    step = gpu_experts.Step(layer, 6)
+    assert set(step.calls()) == set(step.floors())
+    for ours, torchs in step.calls().values():
+        actual, expected = ours().cpu(), torchs().cpu()
+        torch.testing.assert_close(actual, expected, atol=0.03, rtol=0.03, check_dtype=False)
+    assert step.num_read == len(step.choices[0].ids.unique())
+    sizes = {"bf16": 2 * 64 * 32 * 2, "mxfp4": 2 * 64 * 32 * 17 // 32}
+    assert layer.inner.expert_bytes == sizes[form]
 
 
 def test_both_sides_of_the_sampling_cases_draw_tokens(gpu: Gpu) -> None:

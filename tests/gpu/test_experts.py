@@ -10,6 +10,8 @@ from torch import Tensor
 from splitserve.worker.ops.cpu import ops as cpu_ops
 from splitserve.worker.ops.dense_weight import DenseWeight
 from splitserve.worker.ops.layers.experts import Routing
+from splitserve.worker.ops.mxfp4_weight import Mxfp4Weight
+from splitserve.worker.ops.quantization import dequantize_mxfp4, quantize_mxfp4
 from tests.gpu.conftest import Gpu
 from tests.worker.ops.helpers import assert_as_exact_as_torch, assert_same_bits
 from tests.worker.ops.test_experts import SIZES, routing_of
@@ -98,6 +100,80 @@ def test_a_row_has_the_same_bits_in_any_company(gpu: Gpu, depth: int, dtype: tor
         own = (starts - begin).clamp(0, end - begin).int()
         gpu.ops.experts.linear(part, x[begin:end], weight, own)
         assert_same_bits(part.cpu(), whole[begin:end].cpu())
+
+
+def test_many_rows_of_an_expert_have_the_bits_of_few(gpu: Gpu) -> None:
+    x, matrices = gpu.randn(150, 136, dtype=torch.bfloat16), gpu.randn(2 * 40, 136, dtype=torch.bfloat16)
+    starts = torch.tensor([0, 79, 150], dtype=torch.int32, device=gpu.device)
+    for weight in (DenseWeight.of(matrices), Mxfp4Weight.of(matrices)):
+        whole = torch.empty(150, 40, device=gpu.device)
+        gpu.ops.experts.linear(whole, x, weight, starts)
+        for begin, end in ((0, 1), (64, 90), (149, 150)):
+            part = torch.empty(end - begin, 40, device=gpu.device)
+            gpu.ops.experts.linear(part, x[begin:end], weight, (starts - begin).clamp(0, end - begin).int())
+            assert_same_bits(part.cpu(), whole[begin:end].cpu())
+
+
+@pytest.mark.parametrize("depth", [32, 160])
+def test_codes_of_mxfp4_stand_for_their_numbers(gpu: Gpu, depth: int) -> None:
+    codes = torch.randint(0, 256, (2 * 24, depth // 2), dtype=torch.uint8)
+    # Of the smallest numbers of a float that is no code's, up to the largest.
+    scales = torch.randint(3, 252, (2 * 24, depth // 32), dtype=torch.uint8)
+    # Each code, and a largest one in each group: quantising again changes nothing.
+    codes[0, :16] = torch.arange(16) * 17
+    codes[:, ::16] |= 7
+    matrices = dequantize_mxfp4(codes, scales)
+    x = torch.eye(depth, dtype=torch.bfloat16).repeat(2, 1).to(gpu.device)
+    starts = torch.tensor([0, depth, 2 * depth], dtype=torch.int32, device=gpu.device)
+    out = torch.full((2 * depth, 24), torch.nan, device=gpu.device)
+    gpu.ops.experts.linear(out, x, Mxfp4Weight.of(matrices.to(gpu.device)), starts)
+    expected = torch.cat([matrices[:24].t(), matrices[24:].t()]).float()
+    assert torch.equal(out.cpu(), expected)
+
+
+@pytest.mark.parametrize(("depth", "cols"), [(32, 8), (320, 136), (96, 5), (40, 40)])
+def test_products_with_mxfp4_are_as_exact_as_torchs(gpu: Gpu, depth: int, cols: int) -> None:
+    x, matrices = gpu.randn(45, depth, dtype=torch.bfloat16), torch.randn(6 * cols, depth)
+    codes, scales = quantize_mxfp4(F.pad(matrices, (0, -depth % 32)))
+    numbers = dequantize_mxfp4((codes[:, ::2] | codes[:, 1::2] << 4).view(torch.uint8), scales)[:, :depth]
+    starts = torch.tensor(STARTS, dtype=torch.int32, device=gpu.device)
+    bias = gpu.randn(6 * cols, dtype=torch.bfloat16)
+    out = torch.full((45, cols), torch.nan, dtype=torch.bfloat16, device=gpu.device)
+    gpu.ops.experts.linear(out, x, Mxfp4Weight.of(matrices.to(gpu.device)), starts, bias)
+
+    def products(kind: torch.dtype) -> Tensor:
+        parts = []
+        for expert in range(6):
+            columns = slice(expert * cols, (expert + 1) * cols)
+            rows = x[STARTS[expert] : STARTS[expert + 1]].cpu().to(kind)
+            parts.append(F.linear(rows, numbers[columns].to(kind), bias[columns].cpu().to(kind)))
+        return torch.cat(parts)
+
+    assert_as_exact_as_torch(out.cpu(), products(torch.float32).bfloat16(), products(torch.float64))
+
+
+def test_a_group_with_nan_makes_its_own_column_nan(gpu: Gpu) -> None:
+    matrices = gpu.randn(16, 64)
+    matrices[3, 40] = torch.nan
+    x = gpu.randn(2, 64, dtype=torch.bfloat16)
+    out = torch.empty(2, 16, device=gpu.device)
+    starts = torch.tensor([0, 2], dtype=torch.int32, device=gpu.device)
+    gpu.ops.experts.linear(out, x, Mxfp4Weight.of(matrices), starts)
+    assert out.isnan().any(0).nonzero().flatten().tolist() == [3]
+
+
+def test_arguments_of_products_with_mxfp4_are_checked(gpu: Gpu) -> None:
+    weight = Mxfp4Weight.of(gpu.randn(16, 64))
+    starts = torch.tensor([0, 2], dtype=torch.int32, device=gpu.device)
+    out = torch.empty(2, 16, device=gpu.device)
+    with pytest.raises(TypeError, match="x: expected bfloat16 for codes of MXFP4"):
+        gpu.ops.experts.linear(out, gpu.randn(2, 64), weight, starts)
+    with pytest.raises(ValueError, match="weight: expected size 1 in dimension 1"):
+        gpu.ops.experts.linear(out, gpu.randn(2, 32, dtype=torch.bfloat16), weight, starts)
+    with pytest.raises(ValueError, match="expected whole rows of 64"):
+        weight.fill(torch.zeros(2, 32))
+    with pytest.raises(ValueError, match="2 rows from 15 do not fit"):
+        weight.fill(torch.zeros(2, 64), 15)
 
 
 @pytest.mark.parametrize("beside", ["nothing", "shared", "gated"])

@@ -21,7 +21,8 @@ from splitserve.worker.ops.cuda import CudaOps
 from splitserve.worker.ops.dense_weight import DenseWeight
 from splitserve.worker.ops.interface import Kernels
 from splitserve.worker.ops.matrix import Matrix
-from splitserve.worker.ops.quantization import KeptForm
+from splitserve.worker.ops.mxfp4_weight import Mxfp4Weight
+from splitserve.worker.ops.quantization import GROUP_COLUMNS, KeptForm
 
 # Tensors that share one copy begin at multiples of this, enough alignment for every kernel's loads.
 _ALIGNMENT = 16
@@ -65,8 +66,10 @@ class CudaDevice(Device):
 
     def matrix(
         self, shape: tuple[int, int], dtype: torch.dtype, form: KeptForm, num_experts: int = 1
-    ) -> DenseWeight:
+    ) -> DenseWeight | Mxfp4Weight:
         """Allocate a weight."""
+        if form == "mxfp4":
+            return Mxfp4Weight(shape, self.torch_device)
         assert form == "plain", "quantised weights have been refused"
         return DenseWeight(shape, dtype, self.torch_device)
 
@@ -80,7 +83,9 @@ class CudaDevice(Device):
     def matrix_bytes(
         self, shape: tuple[int, int], dtype: torch.dtype, form: KeptForm, num_experts: int = 1
     ) -> int:
-        """Return the bytes of all elements."""
+        """Return the bytes of all elements, or of their codes and scales."""
+        if form == "mxfp4":
+            return shape[0] * -(-shape[1] // GROUP_COLUMNS) * (GROUP_COLUMNS // 2 + 1)
         return math.prod(shape) * dtype.itemsize
 
     def place(self, tensors: Sequence[torch.Tensor]) -> Sequence[torch.Tensor]:

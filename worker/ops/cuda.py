@@ -27,6 +27,7 @@ from splitserve.worker._native import load_library
 from splitserve.worker.ops.dense_weight import DenseWeight
 from splitserve.worker.ops.interface import Kernels
 from splitserve.worker.ops.layers.experts import ExpertOps
+from splitserve.worker.ops.mxfp4_weight import Mxfp4Weight
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -60,22 +61,30 @@ class AttentionShape(NamedTuple):
     max_seq_len: int
 
 
-class CudaExpertOps(ExpertOps[DenseWeight]):
+class CudaExpertOps(ExpertOps[DenseWeight | Mxfp4Weight]):
     """The operations of experts in csrc/cuda; a row's bits do not depend on its batch.
 
     Args:
         library: a tvm_ffi.Module that exports the kernels.
     """
 
+    multiplies_mxfp4 = True
+
     def __init__(self, library: Any) -> None:
         super().__init__(library)
         self._linear = library.expert_linear
 
     def linear(
-        self, out: Tensor, x: Tensor, weight: DenseWeight, starts: Tensor, bias: Tensor | None = None
+        self,
+        out: Tensor,
+        x: Tensor,
+        weight: DenseWeight | Mxfp4Weight,
+        starts: Tensor,
+        bias: Tensor | None = None,
     ) -> None:
         """See ExpertOps.linear."""
-        self._linear(out, x, weight.data, starts, bias)
+        scales = weight.scales if isinstance(weight, Mxfp4Weight) else None
+        self._linear(out, x, weight.data, scales, starts, bias)
 
 
 class CudaOps(Kernels[DenseWeight]):

@@ -63,6 +63,11 @@ EMULATED_UNSEEN void mma(float (&d)[4], const uint32_t (&a)[4], uint32_t b0, uin
   emulated::exchange(warp.barrier, [&warp]() EMULATED_UNSEEN { emulated_mma::multiply<Half>(warp.slots); });
 }
 
+inline uint32_t multiply_pairs(uint32_t a, uint32_t b) {
+  return pack_pair<BFloat16>(half_at<BFloat16>(a, 0) * half_at<BFloat16>(b, 0),
+                             half_at<BFloat16>(a, 1) * half_at<BFloat16>(b, 1));
+}
+
 struct MatrixRow {
   uint16_t elements[8];
   uint32_t* r;

@@ -13,6 +13,7 @@ from splitserve.engine_core.checkpoint.config.architectures import read_model_co
 from splitserve.engine_core.checkpoint.config.model_config import ModelConfig
 from splitserve.worker.attention.cpu import CpuAttention
 from splitserve.worker.attention.metadata import AttentionMetadata
+from splitserve.worker.device.base import Device
 from splitserve.worker.device.cpu import CpuDevice
 from splitserve.worker.kv_cache.layout import BlockShape, layer_caches
 from splitserve.worker.models.base import Model
@@ -43,13 +44,15 @@ class Driver:
         model_impl: str = "auto",
         *,
         has_head: bool = True,
+        placement: Placement[Device] | None = None,
     ) -> None:
         self.config: ModelConfig = read_model_config(path, model_impl)
-        backend = CpuAttention()
+        placement = placement or Placement(CpuDevice(), CpuAttention())
+        self._device, self._backend = placement.device.torch_device, placement.backend
         self.model: Model = load_model(
             self.config,
             dtype,
-            Placement(CpuDevice(), backend),
+            placement,
             lambda loaded, total: None,
             quantization,
             uses=ModelUses(has_head),
@@ -57,7 +60,7 @@ class Driver:
         model = self.model
         pieces = 2 if self.config.latent is None else 1
         shape = BlockShape(model.num_layers, model.num_kv_heads, BLOCK_SIZE, model.head_dim, dtype, pieces)
-        self._caches = layer_caches(backend.allocate(shape, NUM_BLOCKS))
+        self._caches = layer_caches(self._backend.allocate(shape, NUM_BLOCKS))
         self._free = random.Random(7).sample(range(NUM_BLOCKS), NUM_BLOCKS)
 
     def run(self, *steps: tuple[Row, int], outputs: Sequence[int] | None = None) -> torch.Tensor:
@@ -77,16 +80,15 @@ class Driver:
             row.num_computed = span.stop
         widest = max(len(row.blocks) for row, _ in steps)
         meta = AttentionMetadata(
-            positions=_int32(positions),
-            slot_mapping=_int32(slots),
-            block_tables=torch.tensor(
-                [row.blocks + [0] * (widest - len(row.blocks)) for row, _ in steps], dtype=torch.int32
-            ),
-            cu_seqlens_q=_int32(starts),
-            seq_lens=_int32([row.num_computed for row, _ in steps]),
+            positions=self._int32(positions),
+            slot_mapping=self._int32(slots),
+            block_tables=self._int32([row.blocks + [0] * (widest - len(row.blocks)) for row, _ in steps]),
+            cu_seqlens_q=self._int32(starts),
+            seq_lens=self._int32([row.num_computed for row, _ in steps]),
         )
-        wanted = None if outputs is None else _int32(outputs)
-        return self.model.forward(_int32(token_ids), meta, self._caches, wanted).clone()
+        self._backend.begin_step(meta)
+        wanted = None if outputs is None else self._int32(outputs)
+        return self.model.forward(self._int32(token_ids), meta, self._caches, wanted).clone()
 
     def logits(self, hidden: torch.Tensor) -> torch.Tensor:
         """Return the logits [S, V] of hidden states."""
@@ -118,6 +120,5 @@ class Driver:
                 self.release(row)
                 return row.tokens[len(prompt) :]
 
-
-def _int32(values: Sequence[int]) -> torch.Tensor:
-    return torch.tensor(values, dtype=torch.int32)
+    def _int32(self, values: Sequence[object]) -> torch.Tensor:
+        return torch.tensor(values, dtype=torch.int32, device=self._device)
