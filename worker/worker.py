@@ -327,7 +327,14 @@ def _make_pooler(loaded: LoadedModel, batch: InputBatch) -> Pooler | None:
         max_rows = max_logits_rows(device, loaded.config.vocab_size)
         return Pooler(device, classify=Answers(loaded.model, loaded.pooling.judge, max_rows), is_shared=True)
     classify = None if loaded.config.classifier is None else loaded.model.compute_logits
-    return Pooler(device, loaded.pooling.mode, loaded.dense, classify, pools_tokens=batch.pools_tokens)
+    return Pooler(
+        device,
+        loaded.pooling.mode,
+        loaded.dense,
+        classify,
+        pools_tokens=batch.pools_tokens,
+        num_rows=batch.limits.max_num_seqs,
+    )
 
 
 def _move_ns(host_blocks: HostBlocks, drafting: Drafting | None) -> int:

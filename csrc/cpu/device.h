@@ -16,6 +16,8 @@ inline constexpr bool kHasFloat16 = false;
 inline constexpr bool kInterleavedCache = true;
 // The cache may hold codes of 8 bits, see common/cache_format.h.
 inline constexpr bool kHasCodedCache = true;
+// Rows of heads, in whole_attention, begin at multiples of this many bytes.
+inline constexpr int64_t kHeadRowBytes = 1;
 // Longest row of a norm.
 inline constexpr int64_t kMaxNormBytes = INT64_MAX;
 

@@ -2,10 +2,10 @@
 // values are first brought into the order in which registers take them.
 #pragma once
 
+#include "common/whole_attention.h"
 #include "cpu/attention_products.h"
 #include "cpu/attention_state.h"
 #include "cpu/kv_block.h"
-#include "cpu/whole_attention.h"
 
 namespace splitserve::SPLITSERVE_ISA {
 namespace {

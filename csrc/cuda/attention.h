@@ -124,4 +124,45 @@ SPLITSERVE_HOST_DEVICE inline RequestRows request_rows(const int32_t* cu_seqlens
   return {first_token, seq_lens[request] - query_len, query_len * group, group, sliding_window};
 }
 
+// Rows that see themselves and what is before them, over a cache whose blocks a table names.
+struct CausalView {
+  // Those of one request, with `group` query heads to each KV head.
+  SPLITSERVE_HOST_DEVICE static RequestRows rows_of(const AttentionParams& p, int32_t request,
+                                                    int32_t group) {
+    return request_rows(p.cu_seqlens_q, p.seq_lens, request, group, p.sliding_window);
+  }
+  // The last position that a row at `position` sees; the first one is RequestRows::window_start().
+  SPLITSERVE_HOST_DEVICE static int32_t last_seen(const RequestRows&, int32_t position) { return position; }
+  // The block that holds a position; one that does not exist is not read.
+  SPLITSERVE_HOST_DEVICE static int32_t block_of(const AttentionParams& p, const RequestRows&,
+                                                 int32_t request, int32_t position) {
+    const int32_t entry = position / p.block_size;
+    // A wrong table must not read outside the cache.
+    if (entry >= p.table_width) return -1;
+    const int32_t block = p.block_tables[request * p.block_table_stride + entry];
+    return block < p.num_blocks ? block : -1;
+  }
+};
+
+// Rows of whole sequences, which see as far behind them as before them. There is no cache: keys and values of
+// each token of the step are a block.
+struct WholeView {
+  SPLITSERVE_HOST_DEVICE static RequestRows rows_of(const AttentionParams& p, int32_t sequence,
+                                                    int32_t group) {
+    const int32_t first_token = p.cu_seqlens_q[sequence];
+    return {first_token, 0, (p.cu_seqlens_q[sequence + 1] - first_token) * group, group, p.sliding_window};
+  }
+  SPLITSERVE_HOST_DEVICE static int32_t last_seen(const RequestRows& rows, int32_t position) {
+    const int32_t last = rows.position(rows.rows - 1);
+    if (rows.sliding_window == 0) return last;
+    const int32_t reached = position + rows.sliding_window - 1;
+    return reached < last ? reached : last;
+  }
+  SPLITSERVE_HOST_DEVICE static int32_t block_of(const AttentionParams& p, const RequestRows& rows, int32_t,
+                                                 int32_t position) {
+    const int32_t token = rows.first_token + position;
+    return token < p.num_blocks ? token : -1;
+  }
+};
+
 }  // namespace splitserve

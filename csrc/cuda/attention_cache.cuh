@@ -22,9 +22,10 @@ struct AttentionPiece {
 
   __device__ int last_row(int tile_rows) const { return min(item.first_row + tile_rows, rows.rows) - 1; }
 
+  template <typename View>
   __device__ void set_positions(int tile_rows) {
     from = rows.window_start(rows.position(item.first_row));
-    to = rows.position(last_row(tile_rows)) + 1;
+    to = View::last_seen(rows, rows.position(last_row(tile_rows))) + 1;
     if (item.segment == kAllSegments) return;
     from = max(from, item.segment * kSegment);
     to = min(to, (item.segment + item.num_segments) * kSegment);
@@ -42,7 +43,7 @@ struct CacheStages {
   int64_t offsets[2][kChunk];
 };
 
-template <int kDim, int kChunk, int kStages>
+template <typename View, int kDim, int kChunk, int kStages>
 class CacheReader {
  public:
   // Reads the positions of a piece, in chunks that begin at multiples of kChunk. What lies outside is zero.
@@ -87,11 +88,7 @@ class CacheReader {
   __device__ int block_of(int chunk) const {
     const int position = position_of(chunk) + static_cast<int>(threadIdx.x);
     if (threadIdx.x >= kChunk || position < piece_.from || position >= piece_.to) return -1;
-    const int entry = position / p_.block_size;
-    // A wrong table must not read outside the cache.
-    if (entry >= p_.table_width) return -1;
-    const int block = p_.block_tables[piece_.item.request * p_.block_table_stride + entry];
-    return block < p_.num_blocks ? block : -1;
+    return View::block_of(p_, piece_.rows, piece_.item.request, position);
   }
 
   __device__ void store_offset(int chunk, int block) {

@@ -30,7 +30,7 @@ struct Tiles {
 
 template <typename Shape>
 __device__ void run_tile(const AttentionParams& p, const AttentionPiece& piece) {
-  AttentionTile<Shape>(p, piece, *reinterpret_cast<TileMemory<Shape>*>(dynamic_shared())).run();
+  AttentionTile<Shape, CausalView>(p, piece, *reinterpret_cast<TileMemory<Shape>*>(dynamic_shared())).run();
 }
 
 // Looks up a piece of work; false if there is none of this number. One thread.
@@ -38,8 +38,8 @@ __device__ inline bool find(const AttentionParams& p, int work, AttentionPiece* 
   if (work >= p.plan.num_items() * p.kv_heads) return false;
   piece->item = p.plan.items()[work / p.kv_heads];
   piece->kv_head = work % p.kv_heads;
-  piece->rows = request_rows(p.cu_seqlens_q, p.seq_lens, piece->item.request, p.group, p.sliding_window);
-  piece->set_positions(piece->rows.tile_rows(p.head_dim));
+  piece->rows = CausalView::rows_of(p, piece->item.request, p.group);
+  piece->set_positions<CausalView>(piece->rows.tile_rows(p.head_dim));
   return true;
 }
 

@@ -56,7 +56,8 @@ struct TileMemory {
   SoftmaxState total_states[2][kAttentionThreads];
 };
 
-template <typename Shape>
+// View: which positions a row sees, and where they lie.
+template <typename Shape, typename View>
 class AttentionTile {
  public:
   using Half = typename Shape::Half;
@@ -124,7 +125,7 @@ class AttentionTile {
   }
 
   __device__ void walk() {
-    CacheReader<Shape::kDim, kChunk, Shape::kStages> reader(p_, memory_.stages, piece_);
+    CacheReader<View, Shape::kDim, kChunk, Shape::kStages> reader(p_, memory_.stages, piece_);
     reader.start();
     for (int i = 0; i < reader.num_chunks(); ++i) {
       reader.next(i);
@@ -190,7 +191,7 @@ class AttentionTile {
   // Turns raw scores into weights exp2(score - maximum), and moves the rows' sums to the new maximum.
   __device__ void weigh(float (&scores)[Shape::kScoreTiles][4], int start) {
     scale(scores);
-    if (start + kChunk - 1 > rows_.position(piece_.item.first_row) ||
+    if (start + kChunk - 1 > View::last_seen(rows_, rows_.position(piece_.item.first_row)) ||
         start < rows_.window_start(rows_.position(piece_.last_row(Shape::kGroups * 16))))
       mask(scores, start);
 #pragma unroll
@@ -251,8 +252,9 @@ class AttentionTile {
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
       // Rows past the end have the last one's limits; nobody reads their results.
-      last[half] = rows_.position(min(row(seat, half), rows_.rows - 1));
-      first[half] = rows_.window_start(last[half]);
+      const int position = rows_.position(min(row(seat, half), rows_.rows - 1));
+      first[half] = rows_.window_start(position);
+      last[half] = View::last_seen(rows_, position);
     }
 #pragma unroll
     for (int i = 0; i < Shape::kScoreTiles; ++i) {

@@ -12,7 +12,10 @@
 #include "common/lora.h"
 #include "common/move_blocks.h"
 #include "common/norm.h"
+#include "common/pool_rows.h"
+#include "common/rotate_heads.h"
 #include "common/sum_parts.h"
+#include "common/whole_attention.h"
 #include "cuda/attention.h"
 #include "cuda/embedding.h"
 #include "cuda/expert_linear.h"
@@ -41,7 +44,9 @@ void paged_attention_bfloat16(const AttentionParams& params, cudaStream_t stream
 void paged_attention_float(const AttentionParams& params, cudaStream_t stream);
 void paged_attention_float16(const AttentionParams& params, cudaStream_t stream);
 void plan_attention(const PlanParams& params, cudaStream_t stream);
+void pool_rows(const PoolRowsParams& params, cudaStream_t stream);
 void rms_norm(const NormParams& params, cudaStream_t stream);
+void rotate_heads(const RotateHeadsParams& params, cudaStream_t stream);
 void rotary_kv_write(const RotaryKvWriteParams& params, cudaStream_t stream);
 void route(const RouteParams& params, cudaStream_t stream);
 void sample(const SampleParams& params, cudaStream_t stream);
@@ -49,5 +54,9 @@ void spread_rows(const SpreadRowsParams& params, cudaStream_t stream);
 void sum_parts(const SumPartsParams& params, cudaStream_t stream);
 void token_logprobs(const TokenLogprobsParams& params, cudaStream_t stream);
 void top_logprobs(const LogprobsParams& params, cudaStream_t stream);
+void whole_attention(const WholeAttentionParams& params, cudaStream_t stream);
+void whole_attention_bfloat16(const AttentionParams& params, cudaStream_t stream);
+void whole_attention_float(const AttentionParams& params, cudaStream_t stream);
+void whole_attention_float16(const AttentionParams& params, cudaStream_t stream);
 
 }  // namespace splitserve::cuda

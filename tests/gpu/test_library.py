@@ -58,6 +58,7 @@ def test_no_hot_kernel_spills_registers() -> None:
         "activate",
         "turn_and_write",
         "attention_kernel",
+        "whole_kernel",
         "edit_kernel",
         "sample_kernel",
         "add_parts",

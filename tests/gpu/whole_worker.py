@@ -43,5 +43,8 @@ def start_on(device: Device, checkpoint: Path, **settings: Any) -> tuple[Worker,
     worker = Worker(config, device)
     ready = worker.load()
     assert ready.available_bytes >= ready.block_bytes
-    worker.init_kv_cache(NUM_BLOCKS * (1 + num_window_groups_of(worker)), NUM_HOST_BLOCKS)
+    assert worker.loaded is not None
+    # An encoder has no KV cache.
+    num_groups = (1 + num_window_groups_of(worker)) * (worker.loaded.model.num_layers > 0)
+    worker.init_kv_cache(NUM_BLOCKS * num_groups, NUM_HOST_BLOCKS * (num_groups > 0))
     return worker, config

@@ -14,6 +14,7 @@ from splitserve.worker.attention.base import (
 )
 from splitserve.worker.attention.cache_writer import Projected, write_cache
 from splitserve.worker.attention.metadata import AttentionMetadata
+from splitserve.worker.attention.whole_sequences import attend_whole
 from splitserve.worker.kv_cache.layout import BlockShape, KVCache
 from splitserve.worker.ops.cpu import ops
 from splitserve.worker.ops.packed_weight import PackedWeight
@@ -70,10 +71,7 @@ class CpuAttention(AttentionBackend):
         scores: WholeScores,
     ) -> None:
         """See AttentionBackend.attend_whole."""
-        if scores.cos_sin is not None:
-            ops.rotate_heads(q, meta.positions, scores.cos_sin)
-            ops.rotate_heads(k, meta.positions, scores.cos_sin)
-        ops.whole_attention(out, q, k, v, meta.cu_seqlens_q, scores.scale, scores.reach)
+        attend_whole(ops.whole, out, Projected(q, k, v), meta, scores)
 
     def write_latents(
         self,

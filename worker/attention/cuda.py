@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import torch
 
-from splitserve.worker.attention.base import AttentionBackend, Rotation, Scores
+from splitserve.worker.attention.base import AttentionBackend, Rotation, Scores, WholeScores
 from splitserve.worker.attention.cache_writer import Projected, write_cache
 from splitserve.worker.attention.metadata import AttentionMetadata
+from splitserve.worker.attention.whole_sequences import attend_whole
 from splitserve.worker.kv_cache.layout import BlockShape, KVCache
 from splitserve.worker.ops.cuda import AttentionShape, CudaOps
 
@@ -82,6 +83,18 @@ class CudaAttention(AttentionBackend):
             plan=plan,
             partials=self._partials,
         )
+
+    def attend_whole(
+        self,
+        out: torch.Tensor,
+        q: torch.Tensor,
+        k: torch.Tensor,
+        v: torch.Tensor,
+        meta: AttentionMetadata,
+        scores: WholeScores,
+    ) -> None:
+        """See AttentionBackend.attend_whole."""
+        attend_whole(self._ops.whole, out, Projected(q, k, v), meta, scores)
 
     def _plan(
         self, q: torch.Tensor, kv_cache: KVCache, meta: AttentionMetadata, sliding_window: int

@@ -25,7 +25,7 @@ from splitserve.worker.device.dtypes import dtype_name
 logger = logging.getLogger(__name__)
 
 
-_NO_WHOLE = "encoders are computed on a CPU only"
+_NO_WHOLE = "it reads a KV cache, and encoders have none"
 _NO_CODES = "a KV cache of codes is read by the kernels of a CPU only"
 _NO_LATENTS = "latent attention is computed on a CPU only, by its own kernels"
 
@@ -83,8 +83,6 @@ def _cuda(device: Device, needs: AttentionNeeds) -> Choice:
         return Choice(None, f"the device is {device.name}")
     if needs.codes:
         return Choice(None, _NO_CODES)
-    if needs.whole:
-        return Choice(None, _NO_WHOLE)
     if needs.latent:
         return Choice(None, _NO_LATENTS)
     taken = device.cuda_ops.attention_shared_bytes(needs.head_dim) >> 10

@@ -8,6 +8,7 @@ from splitserve.worker._native import load_library
 from splitserve.worker.ops.interface import Kernels
 from splitserve.worker.ops.layers.experts import ExpertOps, GroupRule, Routing
 from splitserve.worker.ops.layers.latents import LatentOps
+from splitserve.worker.ops.layers.wholes import WholeOps
 from splitserve.worker.ops.packed_weight import PackedWeight
 
 if TYPE_CHECKING:
@@ -24,6 +25,7 @@ class CpuOps(Kernels[PackedWeight]):
 
     Attributes:
         latents: those of latent attention.
+        whole: those of encoders' attention.
     """
 
     experts: CpuExpertOps
@@ -32,12 +34,11 @@ class CpuOps(Kernels[PackedWeight]):
         super().__init__(library)
         self._library = library
         self.latents = LatentOps(library)
+        self.whole = WholeOps(library)
         self.experts = CpuExpertOps(library)
         self._linear = library.linear
         self._embedding = library.embedding
         self._paged_attention = library.paged_attention
-        self._whole_attention = library.whole_attention
-        self._rotate_heads = library.rotate_heads
         self._elementwise = library.elementwise
 
     def cpu_isa(self) -> str:
@@ -127,39 +128,6 @@ class CpuOps(Kernels[PackedWeight]):
             softcap,
             sinks,
         )
-
-    def whole_attention(
-        self,
-        out: Tensor,
-        q: Tensor,
-        k: Tensor,
-        v: Tensor,
-        cu_seqlens: Tensor,
-        scale: float,
-        reach: int = 0,
-    ) -> None:
-        """Attention within whole sequences, without a cache: a token sees those before and behind it.
-
-        Args:
-            out: [T, Hq, D], D a multiple of 8 up to 256.
-            q: like out.
-            k: [T, Hkv, D].
-            v: like k.
-            cu_seqlens: int32 [R + 1]: sequence r is rows cu_seqlens[r] to cu_seqlens[r + 1].
-            scale: multiplies the scores.
-            reach: a token sees this many positions to either side of its own; 0: all.
-        """
-        self._whole_attention(out, q, k, v, cu_seqlens, scale, reach)
-
-    def rotate_heads(self, x: Tensor, positions: Tensor, cos_sin: Tensor) -> None:
-        """Rotate queries or keys, as rotary_kv_write does, where there is no cache to write to.
-
-        Args:
-            x: [T, Hs, D], in place.
-            positions: int32 or int64 [T], each below max_pos.
-            cos_sin: float32 [max_pos, rot_dim], rot_dim <= D.
-        """
-        self._rotate_heads(x, positions, cos_sin)
 
     def elementwise(
         self,

@@ -27,6 +27,7 @@ from splitserve.worker._native import load_library
 from splitserve.worker.ops.dense_weight import DenseWeight
 from splitserve.worker.ops.interface import Kernels
 from splitserve.worker.ops.layers.experts import ExpertOps
+from splitserve.worker.ops.layers.wholes import WholeOps
 from splitserve.worker.ops.mxfp4_weight import Mxfp4Weight
 
 if TYPE_CHECKING:
@@ -92,6 +93,9 @@ class CudaOps(Kernels[DenseWeight]):
 
     Args:
         library: a tvm_ffi.Module that exports the kernels.
+
+    Attributes:
+        whole: those of encoders' attention.
     """
 
     experts: CudaExpertOps
@@ -99,6 +103,7 @@ class CudaOps(Kernels[DenseWeight]):
     def __init__(self, library: Any) -> None:
         super().__init__(library)
         self.experts = CudaExpertOps(library)
+        self.whole = WholeOps(library)
         self._device_count = library.device_count
         self._embedding = library.embedding
         self._attention_plan_size = library.attention_plan_size

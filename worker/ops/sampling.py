@@ -1,18 +1,19 @@
-"""The operations that turn logits into tokens and logprobs; a device's library has them all.
+"""The operations that turn logits into tokens and logprobs, or states into vectors, on any device.
 
-R: requests, V: vocabulary. Errors and what differs on a GPU: see worker.ops.interface.
+R: requests, V: vocabulary, T: tokens, H: hidden size. Errors and what differs on a GPU: see
+worker.ops.interface.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 if TYPE_CHECKING:
     from torch import Tensor
 
 
 class SamplingOps:
-    """Operations on logits [R, V], in place or into tensors the caller owns; stateless.
+    """Operations on logits [R, V] or states [T, H], in place or into tensors the caller owns; stateless.
 
     Args:
         library: a tvm_ffi.Module that exports the kernels.
@@ -21,9 +22,34 @@ class SamplingOps:
     def __init__(self, library: Any) -> None:
         self._apply_penalties = library.apply_penalties
         self._edit_logits = library.edit_logits
+        self._pool_rows = library.pool_rows
         self._sample = library.sample
         self._top_logprobs = library.top_logprobs
         self._token_logprobs = library.token_logprobs
+
+    def pool_rows(
+        self,
+        totals: Tensor,
+        states: Tensor,
+        ends: Tensor,
+        rows: Tensor,
+        positions: Tensor,
+        kind: Literal["sum", "weighted_sum", "max"],
+    ) -> None:
+        """Reduce hidden states to what they add up to, or to their maximum, token by token in float32.
+
+        So a row's bits do not depend on the steps that its tokens take.
+
+        Args:
+            totals: float32 [any, H], of rows of the batch; those that are named get the states of this step.
+            states: [T, H].
+            ends: int32 [R + 1]: run r of tokens is states[ends[r] : ends[r + 1]].
+            rows: int32 [R], the totals of each run, no two the same. On a GPU a row that is not there gets
+                nothing.
+            positions: int32 [R], of a run's first token in its row; 0 takes no notice of the total before.
+            kind: "weighted_sum" multiplies the state at position p by p + 1.
+        """
+        self._pool_rows(totals, states, ends, rows, positions, kind)
 
     def apply_penalties(
         self,

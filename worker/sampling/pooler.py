@@ -16,10 +16,11 @@ from splitserve.worker.device.base import Device
 from splitserve.worker.models.dense_layer import DenseLayer
 from splitserve.worker.ops.columns import Int32
 from splitserve.worker.sampling.logprobs import numerical_error
-from splitserve.worker.sampling.reduction import REDUCTIONS, Float32, Reduction
+from splitserve.worker.sampling.reduction import REDUCTIONS, Reduction
 from splitserve.worker.sampling.sampler import Sampled
 
 Classify = Callable[[torch.Tensor], torch.Tensor | None]
+Float32 = npt.NDArray[np.float32]
 _NO_ROWS = np.zeros(0, np.bool_)
 
 
@@ -36,6 +37,7 @@ class Pooler:
         is_shared: all ranks have to call classify together.
         pools_tokens: bool [rows], of the batch: whose vectors are those of each token, as the final norm
             leaves them. Their prompts are computed whole.
+        num_rows: of the batch, for a mode that reads all tokens.
     """
 
     def __init__(
@@ -47,10 +49,11 @@ class Pooler:
         *,
         is_shared: bool = False,
         pools_tokens: npt.NDArray[np.bool_] = _NO_ROWS,
+        num_rows: int = 0,
     ) -> None:
         self._device = device
         self._mode = mode
-        self._reduction = Reduction(mode) if mode in REDUCTIONS else None
+        self._reduction = Reduction(device, mode, num_rows) if mode in REDUCTIONS else None
         self._dense = dense
         self._classify = classify
         self._is_shared = is_shared
@@ -122,8 +125,7 @@ class Pooler:
     def _states(self, hidden: torch.Tensor, inputs: StepInputs) -> torch.Tensor:
         """Return the pooled states of the rows that are done, [n, H]."""
         if self._reduction is not None:
-            reduced = self._reduced(self._device.fetch(hidden.to(torch.float32)), inputs, self._reduction)
-            return self._device.place([torch.from_numpy(reduced)])[0]
+            return self._reduction.reduce(hidden, inputs)
         places = self._places(inputs)
         if len(places) == len(hidden):
             return hidden
@@ -134,13 +136,3 @@ class Pooler:
         if self._mode == "cls" and inputs.outputs is None:
             return inputs.cu_seqlens[inputs.sampling]
         return inputs.hidden_of(inputs.sampling)
-
-    def _reduced(self, states: Float32, inputs: StepInputs, reduction: Reduction) -> Float32:
-        """Reduce what the step computed of all rows; return what came of those that are done, [n, H]."""
-        ends, done = inputs.cu_seqlens, set(inputs.sampling.tolist())
-        found = []
-        for i, (row, start) in enumerate(zip(inputs.rows.tolist(), inputs.starts.tolist(), strict=True)):
-            vector = reduction.add(row, start, states[ends[i] : ends[i + 1]], is_last=i in done)
-            if vector is not None:
-                found.append(vector)
-        return np.stack(found) if found else np.empty((0, states.shape[1]), np.float32)

@@ -2,54 +2,76 @@
 
 from __future__ import annotations
 
+from typing import Literal
+
 import numpy as np
 import numpy.typing as npt
+import torch
 
 from splitserve.engine_core.checkpoint.pooling import PoolingMode
+from splitserve.worker.batch.step_inputs import StepInputs
+from splitserve.worker.device.base import Device
+from splitserve.worker.ops.columns import Int32
 
-Float32 = npt.NDArray[np.float32]
-REDUCTIONS: tuple[PoolingMode, ...] = ("mean", "max", "weightedmean", "mean_sqrt_len")
+_Kind = Literal["sum", "weighted_sum", "max"]
+_KINDS: dict[PoolingMode, _Kind] = {
+    "mean": "sum",
+    "max": "max",
+    "weightedmean": "weighted_sum",
+    "mean_sqrt_len": "sum",
+}
+REDUCTIONS: tuple[PoolingMode, ...] = tuple(_KINDS)
 
 
 class Reduction:
-    """Reduces states of rows as they come, token by token, so that chunks change no bit; single-threaded."""
+    """Reduces states of rows as they come, token by token, so that chunks change no bit; single-threaded.
 
-    def __init__(self, mode: PoolingMode) -> None:
-        """Args: mode is one of REDUCTIONS."""
+    Args:
+        device: of the states.
+        mode: one of REDUCTIONS.
+        num_rows: of the batch.
+    """
+
+    def __init__(self, device: Device, mode: PoolingMode, num_rows: int) -> None:
+        self._device = device
         self._mode = mode
-        # Of rows whose prompts are not done, and of rows that were given up in the middle; at most all rows.
-        self._kept: dict[int, Float32] = {}
+        self._num_rows = num_rows
+        # Of each row's tokens so far; what it holds of a row counts until the row begins anew.
+        self._totals: torch.Tensor | None = None
 
-    def add(self, row: int, start: int, states: Float32, *, is_last: bool) -> Float32 | None:
-        """Take the next tokens of a row; return what comes of all of them, [H], if these are the last ones.
+    def reduce(self, states: torch.Tensor, inputs: StepInputs) -> torch.Tensor:
+        """Take the states of a step; return what came of the rows that are done, float32 [n, H].
 
         Args:
-            row: of the batch.
-            start: position of the first of them; 0 forgets what there was of the row.
-            states: [n, H], n >= 1.
-            is_last: the prompt ends with them.
+            states: [T, H], of all its tokens.
+            inputs: its layout.
         """
-        num_tokens = start + len(states)
-        if self._mode == "weightedmean":
-            states = states * np.arange(start + 1, num_tokens + 1, dtype=np.float32)[:, None]
-        earlier = self._kept.pop(row, None)
-        # There is none behind a prompt that was done, where only a warm-up goes on.
-        if start and earlier is not None:
-            states = np.concatenate([earlier[None], states])
-        # numpy takes the rows in their order.
-        operation = np.maximum if self._mode == "max" else np.add
-        reduced: Float32 = operation.reduce(states, axis=0)
-        if is_last:
-            return self._scaled(reduced, num_tokens)
-        self._kept[row] = reduced
-        return None
+        if self._totals is None:
+            self._totals = torch.zeros(self._num_rows, states.shape[1], device=states.device)
+        done, counts = inputs.sampling, inputs.starts + np.diff(inputs.cu_seqlens)
+        columns = (inputs.cu_seqlens, inputs.rows, inputs.starts, inputs.rows[done])
+        placed = self._device.place(
+            [
+                # Copies: what came in a message cannot be written, which torch demands.
+                *(torch.from_numpy(column.astype(np.int32)) for column in columns),
+                torch.from_numpy(self._divisors(counts[done])),
+            ]
+        )
+        ends, rows, positions, done_rows, divisors = placed
+        kind = _KINDS[self._mode]
+        self._device.ops.sampling.pool_rows(self._totals, states, ends, rows, positions, kind)
+        return self._totals[done_rows] / divisors[:, None]
 
-    def _scaled(self, reduced: Float32, num_tokens: int) -> Float32:
+    def _divisors(self, num_tokens: Int32) -> npt.NDArray[np.float32]:
+        """Return what the totals of rows of so many tokens are divided by."""
+        counts = num_tokens.astype(np.float64)
         match self._mode:
             case "mean":
-                return reduced / np.float32(num_tokens)
+                divisors = counts
             case "weightedmean":
-                return reduced / np.float32(num_tokens * (num_tokens + 1) / 2)
+                divisors = counts * (counts + 1) / 2
             case "mean_sqrt_len":
-                return reduced / np.float32(num_tokens**0.5)
-        return reduced
+                divisors = np.sqrt(counts)
+            case _:
+                divisors = np.ones_like(counts)
+        return divisors.astype(np.float32)

@@ -1,6 +1,5 @@
 // Rotary position embedding of queries or keys in place, all heads of a token at a time.
-#include "cpu/rotate_heads.h"
-
+#include "cpu/kernels.h"
 #include "cpu/parallel.h"
 #include "cpu/turn_head.h"
 

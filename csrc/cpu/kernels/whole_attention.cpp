@@ -5,10 +5,9 @@
 // it sees. Positions it must not see take part in no operation of that row. So its bits depend on its
 // sequence alone, never on the other sequences of the call, or on threads. Weights are rounded to the type of
 // the values before they multiply them, as in paged attention; dot products and all sums are float32.
-#include "cpu/whole_attention.h"
-
 #include <cstdlib>
 
+#include "cpu/kernels.h"
 #include "cpu/parallel.h"
 #include "cpu/whole_tile.h"
 

@@ -1,4 +1,5 @@
-// Paged attention in single precision: one warp per query row, for models and tests that ask for float32.
+// Attention in single precision, paged or of whole sequences: one warp per query row, for models and tests
+// that ask for float32.
 //
 // Lanes share out the positions of a chunk for the scores and the dimensions of the head for the values.
 // Chunks and segments begin at absolute positions and only positions that the row sees are read.
@@ -15,11 +16,14 @@ constexpr int kMaxDim = 256;
 constexpr int kLaneDims = kMaxDim / 32;
 constexpr unsigned kAllLanes = 0xffffffffu;
 
+template <typename View>
 class FloatRow {
  public:
-  __device__ FloatRow(const AttentionParams& params, int request, int head, const float* q)
+  __device__ FloatRow(const AttentionParams& params, const RequestRows& rows, int request, int head,
+                      const float* q)
       : p_(params),
-        table_(params.block_tables + request * params.block_table_stride),
+        rows_(rows),
+        request_(request),
         head_offset_(head / params.group * params.head_stride),
         q_(q) {}
 
@@ -43,13 +47,11 @@ class FloatRow {
  private:
   __device__ static int lane() { return static_cast<int>(threadIdx.x) % 32; }
 
-  // -1 where the table names no block.
+  // -1 where there is no block.
   __device__ int64_t offset_of(int position) const {
-    const int entry = position / p_.block_size;
-    if (entry >= p_.table_width) return -1;
-    const int block = table_[entry];
-    if (block < 0 || block >= p_.num_blocks) return -1;
-    return block * p_.block_stride + head_offset_ + (position - entry * p_.block_size) * p_.slot_stride;
+    const int block = View::block_of(p_, rows_, request_, position);
+    if (block < 0) return -1;
+    return block * p_.block_stride + head_offset_ + position % p_.block_size * p_.slot_stride;
   }
 
   __device__ float score(int64_t offset) const {
@@ -113,7 +115,8 @@ class FloatRow {
   }
 
   const AttentionParams& p_;
-  const int32_t* table_;
+  const RequestRows& rows_;
+  int request_;
   int64_t head_offset_;
   const float* q_;
   SoftmaxState part_, total_;
@@ -130,6 +133,7 @@ __device__ int request_of(const AttentionParams& p, int token) {
   return low;
 }
 
+template <typename View>
 __global__ void __launch_bounds__(kWarps * 32) float_kernel(const __grid_constant__ AttentionParams p) {
   __shared__ __align__(16) float queries[kWarps][kMaxDim];
   const int warp = static_cast<int>(threadIdx.x) / 32, lane = static_cast<int>(threadIdx.x) % 32;
@@ -140,18 +144,27 @@ __global__ void __launch_bounds__(kWarps * 32) float_kernel(const __grid_constan
   for (int d = lane; d < p.head_dim; d += 32) queries[warp][d] = q[d];
   __syncwarp();
   const int request = request_of(p, token);
-  const RequestRows rows = request_rows(p.cu_seqlens_q, p.seq_lens, request, 1, p.sliding_window);
+  const RequestRows rows = View::rows_of(p, request, 1);
   const int position = rows.position(token - rows.first_token);
-  FloatRow result(p, request, head, queries[warp]);
-  result.run(rows.window_start(position), position + 1);
+  FloatRow<View> result(p, rows, request, head, queries[warp]);
+  result.run(rows.window_start(position), View::last_seen(rows, position) + 1);
   result.write(static_cast<float*>(p.out) + token * p.out_token_stride + head * p.out_head_stride, head);
+}
+
+template <typename View>
+void run_floats(const char* what, const AttentionParams& p, cudaStream_t stream) {
+  const LaunchShape shape{ceil_div(int64_t{p.tokens} * p.heads, kWarps), kWarps * 32};
+  launch(what, float_kernel<View>, shape, stream, p);
 }
 
 }  // namespace
 
 void paged_attention_float(const AttentionParams& p, cudaStream_t stream) {
-  launch("paged_attention", float_kernel, {ceil_div(int64_t{p.tokens} * p.heads, kWarps), kWarps * 32},
-         stream, p);
+  run_floats<CausalView>("paged_attention", p, stream);
+}
+
+void whole_attention_float(const AttentionParams& p, cudaStream_t stream) {
+  run_floats<WholeView>("whole_attention", p, stream);
 }
 
 }  // namespace splitserve::cuda

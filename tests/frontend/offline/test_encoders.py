@@ -164,7 +164,7 @@ def test_ranks_share_an_encoder(folder: Path, expected: npt.NDArray[np.float32])
     ("settings", "text"),
     [
         ({"pipeline_parallel_size": 2}, "--pipeline-parallel-size must be 1"),
-        ({"attention_backend": "torch"}, "encoders are computed on a CPU only"),
+        ({"attention_backend": "torch"}, "torch: it reads a KV cache, and encoders have none"),
         ({"kv_offload_gb": 0.1}, "--kv-offload-gb must be 0: BertModel has no KV cache"),
     ],
 )

@@ -88,6 +88,15 @@ inline int __syncthreads_or(int predicate) {
   return result;
 }
 
+inline int __syncthreads_count(int predicate) {
+  emulated::Block& block = *emulated::self().block;
+  block.votes += predicate != 0;
+  __syncthreads();
+  const int result = block.votes;
+  emulated::arrive_and_wait(block.barrier, [&block] { block.votes = 0; });
+  return result;
+}
+
 namespace emulated {
 
 // Gives every lane the value of the lane it names.

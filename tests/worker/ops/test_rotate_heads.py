@@ -1,4 +1,4 @@
-"""rotate_heads: the same bits as on the way into a cache, and what is refused."""
+"""WholeOps.rotate: the same bits as on the way into a cache, and what is refused."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def test_it_matches_the_reference_and_the_way_into_a_cache(
 ) -> None:
     x, positions = torch.randn(9, 5, head_dim).to(dtype), torch.randint(0, MAX_POS, (9,), dtype=torch.int32)
     cos_sin, ours, cached = table(rot_dim), x.clone(), x.clone()
-    ops.rotate_heads(ours, positions, cos_sin)
+    ops.whole.rotate(ours, positions, cos_sin)
     exact = rotated(x.double(), positions, cos_sin.double())
     assert_as_exact_as_torch(ours, rotated(x.float(), positions, cos_sin).to(dtype), exact)
     cache, keys = torch.zeros(1, 5, 16, head_dim, dtype=dtype), x.clone()
@@ -43,10 +43,10 @@ def test_a_token_has_the_same_bits_alone_and_in_a_slice(dtype: torch.dtype) -> N
     fused, positions, cos_sin = torch.randn(300, 12, 32).to(dtype), torch.arange(300) % MAX_POS, table(32)
     whole = fused[:, :4].clone()
     ops.set_num_threads(2)
-    ops.rotate_heads(whole, positions, cos_sin)
+    ops.whole.rotate(whole, positions, cos_sin)
     ops.set_num_threads(1)
     for token in (0, 57, 299):
-        ops.rotate_heads(fused[token : token + 1, :4], positions[token : token + 1], cos_sin)
+        ops.whole.rotate(fused[token : token + 1, :4], positions[token : token + 1], cos_sin)
         assert_same_bits(fused[token, :4], whole[token])
 
 
@@ -61,4 +61,4 @@ def test_wrong_arguments_are_refused() -> None:
         ((x[0], positions, cos_sin), "x: expected 3 dimensions"),
     ):
         with pytest.raises(ValueError, match=text):
-            ops.rotate_heads(*changed)
+            ops.whole.rotate(*changed)

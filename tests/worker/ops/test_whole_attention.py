@@ -1,4 +1,4 @@
-"""whole_attention: reference, and the same bits for a sequence in every batch, on any number of threads."""
+"""WholeOps.attend: reference, and the same bits for a sequence in every batch, on any number of threads."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def attend(
     q, k, v = qkv
     out = torch.full_like(q, float("nan"))
     ends = torch.tensor([0, *lengths]).cumsum(0).to(torch.int32)
-    ops.whole_attention(out, q, k, v, ends, shape.scale, **options)
+    ops.whole.attend(out, q, k, v, ends, shape.scale, **options)
     return list(out.split(lengths))
 
 
@@ -165,10 +165,10 @@ def test_wrong_arguments_are_refused(changes: dict[str, Any], text: str) -> None
     ends = torch.tensor(changes.get("ends", [0, 5]), dtype=torch.int32)
     others = {name: value for name, value in changes.items() if name != "ends"}
     with pytest.raises(ValueError, match=text):
-        ops.whole_attention(**{**arguments, "cu_seqlens": ends, "scale": 1.0, **others})
+        ops.whole.attend(**{**arguments, "cu_seqlens": ends, "scale": 1.0, **others})
 
 
 def test_other_dtypes_are_refused() -> None:
     x = torch.zeros(5, 4, 16)
     with pytest.raises(TypeError, match="k: dtype differs"):
-        ops.whole_attention(x, x, x.bfloat16(), x, torch.tensor([0, 5], dtype=torch.int32), 1.0)
+        ops.whole.attend(x, x, x.bfloat16(), x, torch.tensor([0, 5], dtype=torch.int32), 1.0)

@@ -12,10 +12,11 @@ from splitserve.engine_core.ipc.worker_messages import SchedulerOutput
 from splitserve.engine_core.sequence_sampling import SequenceSampling
 from splitserve.worker.device.cpu import CpuDevice
 from splitserve.worker.sampling.pooler import Pooler
-from splitserve.worker.sampling.reduction import REDUCTIONS, Reduction
+from splitserve.worker.sampling.reduction import REDUCTIONS
 from tests.worker.sampling.rows import Row, make_batch
 
 NOTHING = SequenceSampling(seed=0, max_tokens=0)
+NUM_ROWS = 4
 
 
 def test_each_row_that_is_done_gets_the_state_of_its_last_token() -> None:
@@ -44,7 +45,7 @@ WHOLE = [Row(NOTHING, range(1, 4)), Row(NOTHING, [5]), Row(NOTHING, range(1, 5))
     ],
 )
 def test_prompts_that_are_computed_whole_have_other_vectors(mode: PoolingMode, expected: list[float]) -> None:
-    pooler, batch = Pooler(CpuDevice(), mode), make_batch(WHOLE)
+    pooler, batch = Pooler(CpuDevice(), mode, num_rows=NUM_ROWS), make_batch(WHOLE)
     inputs = pooler.with_outputs(
         batch.prepare(SchedulerOutput(1, pack_int32([0, 1, 2]), pack_int32([3, 1, 4])))
     )
@@ -59,22 +60,28 @@ def test_prompts_that_are_computed_whole_have_other_vectors(mode: PoolingMode, e
 
 @pytest.mark.parametrize("mode", REDUCTIONS)
 def test_chunks_change_no_bit_of_what_all_tokens_make(mode: PoolingMode) -> None:
-    states = np.random.default_rng(0).standard_normal((37, 5)).astype(np.float32)
-    whole = Reduction(mode).add(0, 0, states, is_last=True)
-    reduction = Reduction(mode)
-    # What was given up in the middle leaves nothing behind.
-    assert reduction.add(3, 0, states[5:9], is_last=False) is None
-    for begin, end in ((0, 1), (1, 20), (20, 36)):
-        assert reduction.add(3, begin, states[begin:end], is_last=False) is None
-    chunked = reduction.add(3, 36, states[36:], is_last=True)
-    assert whole is not None
-    assert chunked is not None
-    assert whole.tobytes() == chunked.tobytes()
+    states = torch.from_numpy(np.random.default_rng(0).standard_normal((37, 5)).astype(np.float32))
+    pooler, prompts = Pooler(CpuDevice(), mode, num_rows=NUM_ROWS), [Row(NOTHING, range(1, 38))] * 2
+    found: dict[int, bytes] = {}
+    # The second row is given up in the middle, which leaves nothing behind, and then computed in chunks.
+    for batch, row, counts in (
+        (make_batch(prompts), 0, [37]),
+        (make_batch(prompts), 1, [5, 9]),
+        (make_batch(prompts), 1, [1, 19, 16, 1]),
+    ):
+        start = 0
+        for count in counts:
+            inputs = batch.prepare(SchedulerOutput(1, pack_int32([row]), pack_int32([count])))
+            _, pooled = pooler.pool(states[start : start + count], inputs)
+            found |= {entry.key: entry.values for entry in pooled}
+            batch.append(np.zeros(0, np.int32), np.zeros(0, np.int32))
+            start += count
+    assert found[0] == found[1]
 
 
 def test_a_row_of_a_decoder_is_reduced_over_its_chunks() -> None:
     batch = make_batch([Row(NOTHING, range(1, 4)), Row(NOTHING, range(1, 6))])
-    pooler, found = Pooler(CpuDevice(), "mean"), []
+    pooler, found = Pooler(CpuDevice(), "mean", num_rows=NUM_ROWS), []
     # The first step ends one row, the second the other.
     for rows, counts, states in (([0, 1], [3, 2], [1, 2, 6, 10, 20]), ([1], [3], [30, 40, 50])):
         step = SchedulerOutput(1, pack_int32(rows), pack_int32(counts))
@@ -101,7 +108,10 @@ def test_rows_may_want_the_vector_of_each_token() -> None:
 
 @pytest.mark.parametrize("mode", ["cls", "lasttoken", *REDUCTIONS])
 def test_a_prompt_of_one_token_has_its_state(mode: PoolingMode) -> None:
-    pooler, batch = Pooler(CpuDevice(), mode), make_batch([Row(NOTHING, [5]), Row(NOTHING, [6])])
+    pooler, batch = (
+        Pooler(CpuDevice(), mode, num_rows=NUM_ROWS),
+        make_batch([Row(NOTHING, [5]), Row(NOTHING, [6])]),
+    )
     inputs = pooler.with_outputs(batch.prepare(SchedulerOutput(1, pack_int32([0, 1]), pack_int32([1, 1]))))
     _, pooled = pooler.pool(torch.tensor([[1.0], [2.0]]), inputs)
     assert [unpack_float32(entry.values).tolist() for entry in pooled] == [[1.0], [2.0]]

@@ -3,7 +3,6 @@
 #pragma once
 
 #include "common/kv_write.h"
-#include "cpu/isa.h"
 
 namespace splitserve {
 
@@ -18,5 +17,3 @@ struct RotateHeadsParams {
 };
 
 }  // namespace splitserve
-
-SPLITSERVE_DECLARE_KERNEL(rotate_heads, RotateHeadsParams)

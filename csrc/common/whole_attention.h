@@ -2,9 +2,11 @@
 #pragma once
 
 #include "common/dtype.h"
-#include "cpu/isa.h"
 
 namespace splitserve {
+
+// Longest head.
+inline constexpr int64_t kMaxWholeDim = 256;
 
 // Queries, keys or values, [tokens, heads, head_dim]. Strides are in elements.
 struct HeadTensor {
@@ -15,7 +17,7 @@ struct HeadTensor {
 struct WholeAttentionParams {
   void* out;  // [tokens, heads, head_dim]
   int64_t out_token_stride, out_head_stride;
-  HeadTensor q, k, v;
+  HeadTensor q, k, v;  // k and v have the same strides
   const int32_t* cu_seqlens;  // [sequences + 1]
   int64_t sequences, tokens, heads, kv_heads, head_dim;
   float scale;
@@ -24,5 +26,3 @@ struct WholeAttentionParams {
 };
 
 }  // namespace splitserve
-
-SPLITSERVE_DECLARE_KERNEL(whole_attention, WholeAttentionParams)
