@@ -13,34 +13,22 @@ On a busy machine --cpu-time counts the processors' time instead, with one threa
 from __future__ import annotations
 
 import argparse
-import random
 import tempfile
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 import psutil
 import torch
 
+from benchmarks.embedding_shapes import SHAPES, Shape, draw_sentences
 from splitserve import LLM
 
-SHORTEST, LONGEST = 32, 256
 PEER_BATCH = 32
 
 
-class Shape(NamedTuple):
-    """Layers, width, heads, and width of the MLP."""
-
-    num_layers: int
-    hidden_size: int
-    num_heads: int
-    intermediate_size: int
-
-
-SHAPES = {"minilm": Shape(6, 384, 12, 1536), "bge-base": Shape(12, 768, 12, 3072)}
 Vectors = npt.NDArray[np.float32]
 
 
@@ -59,14 +47,6 @@ def write_model(folder: Path, shape: Shape) -> None:
     (folder / "tokenizer.json").write_text(
         '{"model": {"type": "WordLevel", "vocab": {"a": 0}, "unk_token": "a"}}'
     )
-
-
-def draw_sentences(count: int) -> list[list[int]]:
-    """Return token ids; lengths are even over the range."""
-    draw = random.Random(0)
-    return [
-        [draw.randrange(1000, 30000) for _ in range(draw.randint(SHORTEST, LONGEST))] for _ in range(count)
-    ]
 
 
 def peer_of(folder: Path, dtype: torch.dtype) -> Callable[[list[list[int]]], Vectors]:
