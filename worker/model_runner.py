@@ -6,7 +6,7 @@ import logging
 import time
 from collections.abc import Callable
 from functools import partial
-from typing import NamedTuple, TypeAlias
+from typing import TypeAlias
 
 import numpy as np
 import torch
@@ -36,19 +36,13 @@ from splitserve.worker.parallel.group import StepAbandonedError
 from splitserve.worker.sampling.pooler import Pooler
 from splitserve.worker.sampling.sampler import Sampled, Sampler
 from splitserve.worker.sampling.step_completion import StepCompletion
-from splitserve.worker.sampling.step_result import StepResult, StepRunning, take_drawn
+from splitserve.worker.sampling.step_result import StepResult, StepRunning, StepToDraw, take_drawn
 from splitserve.worker.speculation.drafting import Drafting
 
 logger = logging.getLogger(__name__)
 
 
-class _Held(NamedTuple):
-    """A step to be sampled later; see StepHeld."""
-
-    graph: StepGraph
-
-
-_Begun: TypeAlias = StepResult | StepRunning | _Held
+_Begun: TypeAlias = StepResult | StepRunning | StepToDraw
 
 
 def max_logits_rows(device: Device, vocab_size: int) -> int:
@@ -127,7 +121,9 @@ class ModelRunner:
 
     def can_follow(self, step: SchedulerOutput) -> bool:
         """Whether a step may begin while another is still in flight on the device."""
-        return self.graphs is not None and self.graphs.can_follow(step)
+        if self.graphs is None or not self.graphs.can_follow(step):
+            return False
+        return self.drafting is None or self.drafting.can_follow(step)
 
     def prepare_ahead(self) -> bool:
         """If the batch is empty, do some preparation that later steps would otherwise have to do.
@@ -168,8 +164,8 @@ class ModelRunner:
             begun = run()
             if isinstance(begun, StepRunning):
                 return StepInFlight(partial(self._end, step, started, move_s, begun), begun.apply)
-            if isinstance(begun, _Held):
-                return StepHeld(partial(self._draw_held, step, times, begun.graph))
+            if isinstance(begun, StepToDraw):
+                return StepHeld(partial(self._draw_held, step, times, begun))
             result = begun
         except (RuntimeError, StepAbandonedError) as error:
             # Nothing is allocated once the ranks have settled a step, so they all give up the same one.
@@ -190,12 +186,13 @@ class ModelRunner:
         """Build the output of a step in flight; its time does not include that of the previous step."""
         result, now = running.wait(), time.perf_counter()
         compute_s, self._last_end = now - max(started, self._last_end), now
+        running.done(compute_s)
         return result.pack(step.step, compute_s, move_s)
 
     def _draw_held(
-        self, step: SchedulerOutput, times: tuple[float, float], graph: StepGraph
+        self, step: SchedulerOutput, times: tuple[float, float], held: StepToDraw
     ) -> ModelRunnerOutput | StepInFlight:
-        begun = self._attempt(step, times, partial(self._complete, graph))
+        begun = self._attempt(step, times, partial(self._complete, held.graph, held.took))
         assert not isinstance(begun, StepHeld), "it was held once"
         return begun
 
@@ -210,16 +207,18 @@ class ModelRunner:
         if graph is None:
             return self._run_eagerly(step)
         if graph.is_asynchronous and graph.needs_masks and not graph.needs_sampler:
-            return _Held(graph)
+            return StepToDraw(graph)
         return self._complete(graph)
 
-    def _complete(self, graph: StepGraph) -> StepResult | StepRunning:
-        """Sample the rows of a step whose model has been run, or enqueued."""
+    def _complete(
+        self, graph: StepGraph, took: Callable[[float], None] | None = None
+    ) -> StepResult | StepRunning:
+        """Sample the rows of a step whose model has been run, or enqueued; took hears of a step in flight."""
         drawn = None if graph.needs_sampler else self._draw(graph)
         if drawn is None:
             return self._finish(graph.hidden, graph.inputs())
         if not isinstance(drawn, Drawn):
-            return StepRunning(self._sampler, graph.rows, drawn)
+            return StepRunning(self._sampler, graph.rows, drawn, took)
         result = take_drawn(self.batch, graph.rows, drawn)
         result.fail_rows(self.batch)
         self._sampler.took(result.rows[0], result.token_ids[0])

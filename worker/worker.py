@@ -20,9 +20,8 @@ from splitserve.engine_core.ipc.worker_messages import (
     SchedulerOutput,
     WorkerReady,
 )
-from splitserve.worker.attention.cpu import CpuAttention
 from splitserve.worker.batch.input_batch import BatchLimits, InputBatch
-from splitserve.worker.batch.step_graphs import StepGraphs, StepHeld, StepInFlight
+from splitserve.worker.batch.step_graphs import StepHeld, StepInFlight
 from splitserve.worker.config import WorkerConfig
 from splitserve.worker.device.base import Device
 from splitserve.worker.device.cuda import CudaDevice
@@ -30,9 +29,7 @@ from splitserve.worker.device.out_of_memory import is_out_of_memory
 from splitserve.worker.device.select import open_device
 from splitserve.worker.gpu_ranks import prepare_together
 from splitserve.worker.grammar.compiler import GrammarCompiler
-from splitserve.worker.graphs.cuda_graphs import CudaGraphs
-from splitserve.worker.graphs.decode_graphs import DecodeGraphs
-from splitserve.worker.graphs.drafted_graphs import DraftedGraphs
+from splitserve.worker.graphs.making import make_drafted_graphs, make_graphs
 from splitserve.worker.host import usable_cores
 from splitserve.worker.kv_cache.arriving_caches import ArrivingCaches
 from splitserve.worker.kv_cache.host_blocks import HostBlocks
@@ -43,7 +40,6 @@ from splitserve.worker.memory.need import explained, memory_need
 from splitserve.worker.model_runner import ModelRunner, max_logits_rows
 from splitserve.worker.models.asked_model import ask
 from splitserve.worker.models.loaded_model import LoadedModel
-from splitserve.worker.models.placement import Placement
 from splitserve.worker.numerics import numerics
 from splitserve.worker.ops.cpu import ops
 from splitserve.worker.parallel.mesh import ALONE, Mesh
@@ -224,12 +220,29 @@ class Worker:
             raise ConfigError(f"no memory for a KV cache of {limits.num_blocks} blocks: {error}") from None
         host_blocks = HostBlocks(self._device, pool, shape, num_host_blocks)
         caches = ArrivingCaches(layer_caches(pool, loaded.layer_places))
-        graphs = None if self._config.enforce_eager else _make_graphs(loaded, caches, batch)
+        max_rows = max_logits_rows(self._device, limits.vocab_size)
+        graphs = None if self._config.enforce_eager else make_graphs(loaded, caches, batch, max_rows)
         sampler = Sampler(self._device, batch, self.grammars, _num_mask_threads(self._config, self._device))
-        drafting = _make_drafting(self._config, loaded, caches, sampler, num_host_blocks)
+        drafting = self._make_drafting(loaded, sampler, num_host_blocks)
+        if drafting is not None:
+            drafted = make_drafted_graphs(graphs, loaded, caches, batch)
+            drafting = drafting._replace(graphs=drafted, plain_graphs=graphs)
         pooler = _make_pooler(loaded, batch)
         parts = loaded.placement, loaded.model, caches, host_blocks, sampler, graphs, pooler, drafting
         return ModelRunner(*parts), host_blocks
+
+    def _make_drafting(self, loaded: LoadedModel, sampler: Sampler, num_host_blocks: int) -> Drafting | None:
+        """Return what drafts for the sampler's batch, without the graphs of the model; None for nothing."""
+        speculation = self._config.speculation
+        if speculation is None or loaded.pooling is not None:
+            return None
+        draft = None
+        if loaded.draft is not None:
+            records = not self._config.enforce_eager
+            draft = make_draft_model(loaded.draft, sampler, num_host_blocks, records=records)
+        max_rows = max_logits_rows(self._device, loaded.config.vocab_size)
+        speculator = make_speculator(sampler.batch, sampler.grammars, speculation, max_rows, draft)
+        return Drafting(speculator, sampler.grammars, None, draft)
 
     def _cache_bytes(self, loaded: LoadedModel) -> int:
         if not loaded.model.num_layers:
@@ -258,7 +271,7 @@ class Worker:
         # The largest graph; its memory stays with the device for all the others.
         runner.prepare_ahead()
         self._device.synchronize()
-        return limits.num_blocks * self.loaded.block_shape(limits.block_size).num_bytes
+        return limits.num_blocks * self.loaded.block_bytes(limits.block_size)
 
     def forget_batch(self) -> None:
         """Free all rows, as a step would that names them; KV cache and recorded steps stay.
@@ -341,43 +354,3 @@ def _move_ns(host_blocks: HostBlocks, drafting: Drafting | None) -> int:
     """Of a block, in the caches of the model and of its draft model."""
     draft = None if drafting is None else drafting.draft_model
     return host_blocks.measure_ns() + (0 if draft is None else draft.host_blocks.measure_ns())
-
-
-def _make_drafting(
-    config: WorkerConfig,
-    loaded: LoadedModel,
-    caches: ArrivingCaches,
-    sampler: Sampler,
-    num_host_blocks: int,
-) -> Drafting | None:
-    speculation = config.speculation
-    if speculation is None or loaded.pooling is not None:
-        return None
-    device, backend, _mesh = loaded.placement
-    # Others may compute a token in other bits beside drafts than alone.
-    if not isinstance(backend, CpuAttention) or not loaded.model.is_recordable:
-        raise ConfigError("--speculate works on a CPU, with its own kernels and models, only")
-    batch, records = sampler.batch, not config.enforce_eager
-    draft = None
-    if loaded.draft is not None:
-        draft = make_draft_model(loaded.draft, sampler, num_host_blocks, records=records)
-    max_rows = max_logits_rows(device, batch.limits.vocab_size)
-    speculator = make_speculator(batch, sampler.grammars, speculation, max_rows, draft)
-    graphs = DraftedGraphs(loaded.model, caches, batch) if records else None
-    return Drafting(speculator, sampler.grammars, graphs, draft)
-
-
-def _make_graphs(loaded: LoadedModel, caches: ArrivingCaches, batch: InputBatch) -> StepGraphs | None:
-    device, backend, mesh = loaded.placement
-    # No request of an embedding model decodes.
-    if loaded.pooling is not None or not loaded.model.is_recordable:
-        return None
-    max_rows = max_logits_rows(device, batch.limits.vocab_size)
-    if mesh.stage is not None or (mesh.group is not None and not mesh.group.can_be_captured):
-        return None
-    # Recordings of a CPU hold our own kernels; another backend may compute with anything.
-    if isinstance(backend, CpuAttention):
-        return DecodeGraphs(loaded.model, caches, batch, max_rows, mesh.group)
-    if isinstance(device, CudaDevice) and backend.can_be_captured:
-        return CudaGraphs(Placement(device, backend, mesh), loaded.model, caches, batch, max_rows)
-    return None

@@ -63,9 +63,9 @@ class AheadExecutor(InprocExecutor):
         return [self._answers.popleft()] if self._answers else super().receive()
 
 
-def loop_ahead(loaded: Loaded) -> tuple[Loop, AheadExecutor]:
+def loop_ahead(loaded: Loaded, max_drafts: int = 0) -> tuple[Loop, AheadExecutor]:
     """A loop with two steps in flight whose second begins early where it may."""
-    loop, executor = Loop(*loaded, depth=2), AheadExecutor(loaded[0])
+    loop, executor = Loop(*loaded, depth=2, max_drafts=max_drafts), AheadExecutor(loaded[0])
     loop._executor = executor
     return loop, executor
 

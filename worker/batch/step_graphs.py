@@ -110,7 +110,15 @@ class StepHeld(NamedTuple):
 
 
 class StepGraphs(Protocol):
-    """The decode graphs of one batch."""
+    """The decode graphs of one batch.
+
+    Attributes:
+        is_at_speed: whether the last step took about as long as steps of its size will from now on.
+    """
+
+    @property
+    def is_at_speed(self) -> bool:
+        """See above."""
 
     def prepare_ahead(self) -> bool:
         """Capture a graph ahead of need, while idle; returns whether there was one to capture.
@@ -126,4 +134,19 @@ class StepGraphs(Protocol):
 
         Raises:
             WorkerError: engine and worker disagree about the batch.
+        """
+
+
+class DraftedStepGraphs(Protocol):
+    """The graphs of steps with drafts of one batch."""
+
+    @property
+    def is_at_speed(self) -> bool:
+        """Whether the last step took as long as steps of its sizes will from now on."""
+
+    def forward(self, inputs: StepInputs) -> torch.Tensor | None:
+        """Run the model if every row computes its last known token and drafts; else return None.
+
+        Returns:
+            The hidden states of all tokens, [T, H], valid until the next step.
         """

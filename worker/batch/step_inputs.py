@@ -55,6 +55,37 @@ class StepInputs(NamedTuple):
         names = (name for name, tensor in self.meta._asdict().items() if tensor is not None)
         return self.meta._replace(**dict(zip(names, others, strict=True)))
 
+    @property
+    def only_decodes(self) -> bool:
+        """Whether each row computes its last known token, and its drafts, if it has any."""
+        num_drafts = 0 if self.num_drafts is None else int(self.num_drafts.sum())
+        return len(self.token_ids) == len(self.rows) + num_drafts
+
+    def by_token(self) -> StepInputs:
+        """Lay the T tokens out as T rows of one token each; those of a row share its blocks.
+
+        Every layer writes the keys and values of all tokens before any of them attends, so a token sees those
+        in front of it.
+        """
+        meta, count = self.meta, len(self.token_ids)
+        of_rows = torch.from_numpy(np.repeat(np.arange(len(self.rows)), np.diff(self.cu_seqlens)))
+        starts, cu_seqlens = meta.positions.numpy(), np.arange(count + 1, dtype=np.int32)
+        windows = meta.window_tables
+        return StepInputs(
+            rows=self.rows[of_rows.numpy()],
+            starts=starts,
+            token_ids=self.token_ids,
+            cu_seqlens=cu_seqlens,
+            meta=meta._replace(
+                block_tables=meta.block_tables[of_rows],
+                cu_seqlens_q=torch.from_numpy(cu_seqlens),
+                seq_lens=torch.from_numpy(starts + np.int32(1)),
+                window_tables=None if windows is None else windows[:, of_rows],
+            ),
+            sampling=np.arange(count),
+            errors=[],
+        )
+
     def layout(self) -> LayoutColumns[Array]:
         """The layout columns of a decode step, [R] each."""
         meta = self.meta

@@ -14,6 +14,7 @@ from splitserve.engine_core.ipc.worker_messages import SchedulerOutput
 from splitserve.engine_core.process.logs import log_event
 from splitserve.worker.batch.agreement import all_could
 from splitserve.worker.batch.input_batch import InputBatch
+from splitserve.worker.batch.step_inputs import StepInputs
 from splitserve.worker.device.cuda import CudaDevice
 from splitserve.worker.device.out_of_memory import is_out_of_memory
 from splitserve.worker.graphs.cuda_graph import CudaGraph, known_features
@@ -78,6 +79,7 @@ class CudaGraphs:
         self._adapted_sizes = [-size for size in self._sizes] if batch.limits.num_adapters else []
         self._generation = 0
         self._has_room = True
+        self.is_at_speed = True
         num_places = len(batch.num_tokens) + 1
         self._last_drawn = torch.zeros(num_places, dtype=torch.int32, device=device.torch_device)
         table = (self._sizes[-1], batch.blocks.table.shape[1])
@@ -94,13 +96,29 @@ class CudaGraphs:
         Raises:
             WorkerError: engine and worker disagree about the batch.
         """
-        graph = self._graph(self._size_of(step)) if self._is_decode(step) else None
+        graph = self._graph(self._size_of(len(step.rows) // 4)) if self._is_decode(step) else None
+        if graph is not None:
+            self._replay(graph, self._batch.prepare(step))
+        return graph
+
+    @torch.inference_mode()
+    def forward_rows(self, inputs: StepInputs) -> torch.Tensor | None:
+        """Run the model for rows of one token each, whatever of the batch they are; else as forward().
+
+        Returns:
+            The hidden states of the rows, [R, H], valid until the next step.
+        """
+        num_rows = len(inputs.rows)
+        graph = self._graph(self._size_of(num_rows)) if 0 < num_rows <= self._sizes[-1] else None
         if graph is None:
             return None
+        self._replay(graph, inputs)
+        return graph.hidden
+
+    def _replay(self, graph: CudaGraph, inputs: StepInputs) -> None:
         # A replay is a single launch, so it cannot wait between layers.
         self._kv_caches.wait()
-        graph.forward(self._batch, self._batch.prepare(step))
-        return graph
+        graph.forward(self._batch, inputs)
 
     def can_follow(self, step: SchedulerOutput) -> bool:
         """Whether a step needs nothing that the host only learns from the step in flight.
@@ -117,7 +135,8 @@ class CudaGraphs:
         features = np.bitwise_or.reduce(batch.sampling.features[rows])
         if not draws.all() or features & ~np.uint16(known_features(self._group)):
             return False
-        return self._size_of(step) in self._graphs and self._generation == self._current_generation
+        is_captured = self._size_of(len(rows)) in self._graphs
+        return is_captured and self._generation == self._current_generation
 
     def _is_decode(self, step: SchedulerOutput) -> bool:
         """Whether each row computes one token, and the number of rows is small enough to capture."""
@@ -127,8 +146,8 @@ class CudaGraphs:
             return False
         return len(step.rows) == num_bytes and step.num_tokens == self._ones[:num_bytes]
 
-    def _size_of(self, step: SchedulerOutput) -> int:
-        size = self._sizes[bisect_left(self._sizes, len(step.num_tokens) // 4)]
+    def _size_of(self, num_rows: int) -> int:
+        size = self._sizes[bisect_left(self._sizes, num_rows)]
         return -size if self._batch.adapters.are_used else size
 
     @torch.inference_mode()
@@ -148,6 +167,7 @@ class CudaGraphs:
 
     def _graph(self, size: int) -> CudaGraph | None:
         self._drop_outdated()
+        self.is_at_speed = size in self._graphs or not self._has_room
         if not self._graphs:
             self._capture(self._sizes[-1])
         if size not in self._graphs:

@@ -112,9 +112,7 @@ class DraftedGraphs:
             self._generation = self._model.workspace.generation
         self.is_at_speed = True
         num_rows, num_tokens = len(inputs.rows), len(inputs.token_ids)
-        if inputs.num_drafts is None or num_tokens > MAX_GRAPH_ROWS or num_rows == 0:
-            return None
-        if num_tokens != num_rows + int(inputs.num_drafts.sum()):
+        if num_tokens > MAX_GRAPH_ROWS or num_rows == 0 or not inputs.only_decodes:
             return None
         graph = self._graphs.get((num_rows, num_tokens))
         if graph is not None:

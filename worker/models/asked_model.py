@@ -15,6 +15,7 @@ from splitserve.engine_core.checkpoint.judging import read_judge
 from splitserve.engine_core.checkpoint.pooling import Pooling, pooling_of_classifier, read_pooling
 from splitserve.engine_core.errors import ConfigError
 from splitserve.worker.attention.cpu import CpuAttention
+from splitserve.worker.attention.cuda import CudaAttention
 from splitserve.worker.attention.needs import AttentionNeeds
 from splitserve.worker.attention.select import choose_backend
 from splitserve.worker.config import WorkerConfig
@@ -91,6 +92,8 @@ def ask(asked: WorkerConfig, device: Device, meet: Callable[[], Mesh]) -> AskedM
     needs = _attention_needs(asked, config, dtype, has_codes=cache_dtype != dtype)
     placement = Placement(device, choose_backend(asked.attention_backend, device, needs), meet())
     uses = _uses(asked, pooling)
+    if pooling is None:
+        _check_speculation(asked, config, placement)
     model = AskedModel(config, dtype, asked.quantization, cache_dtype, placement, uses, pooling)
     return model._replace(draft=_ask_draft(asked, model))
 
@@ -100,16 +103,29 @@ def _ask_draft(asked: WorkerConfig, model: AskedModel) -> AskedModel | None:
     path = "" if asked.speculation is None else asked.speculation.model
     if not path or model.pooling is not None:
         return None
-    device, backend, _mesh = model.placement
-    if not isinstance(backend, CpuAttention) or model.config.family == "transformers":
-        raise ConfigError("--speculate works on a CPU, with its own kernels and models, only")
+    device = model.placement.device
     config = read_draft_config(path, model.config)
     dtype = resolve_dtype(asked.dtype, config, device)
     check_quantization(asked.quantization, dtype, device)
     cache_dtype = resolve_cache_dtype(asked.kv_cache_dtype, config, dtype, device)
-    # An attention backend of a CPU keeps nothing of a model.
-    placement = Placement(device, backend)
+    # A backend of its own, as those of a GPU keep something of their model.
+    needs = _attention_needs(asked, config, dtype, has_codes=cache_dtype != dtype)
+    placement = Placement(device, choose_backend(asked.attention_backend, device, needs))
     return AskedModel(config, dtype, asked.quantization, cache_dtype, placement, TEXT)
+
+
+def _check_speculation(asked: WorkerConfig, config: ModelConfig, placement: Placement[Device]) -> None:
+    """Refuse drafts where a token may have other bits beside them than alone."""
+    if asked.speculation is None:
+        return
+    device, backend, _mesh = placement
+    if device.name == "cuda" and not asked.batch_invariant:
+        raise ConfigError(
+            "--speculate on a GPU needs --batch-invariant, so that drafts change no token: without it one "
+            "may depend on how many are computed beside it"
+        )
+    if not isinstance(backend, CpuAttention | CudaAttention) or config.family == "transformers":
+        raise ConfigError("--speculate works with the server's own kernels and models only")
 
 
 def _attention_needs(

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TypeAlias
 
-import numpy as np
 import torch
 
 from splitserve.engine_core.ipc.wire import DraftCounts
@@ -85,11 +84,9 @@ class StepCompletion:
         result: StepResult,
         learn: Learn,
     ) -> None:
-        rows = inputs.rows[inputs.sampling]
-        before = self._batch.num_tokens[rows]
-        self._sampling.sample_runs(hidden, inputs, result)
-        num_counted = np.maximum(self._batch.num_tokens[rows] - before - np.int32(1), 0)
-        result.draft_counts = learn(rows, num_drafts[inputs.sampling], num_counted)
+        num_counted = self._sampling.sample_runs(hidden, inputs, result)
+        rows, drafts = inputs.rows[inputs.sampling], num_drafts[inputs.sampling]
+        result.draft_counts = learn(rows, drafts, num_counted)
 
     def _pool(self, hidden: torch.Tensor, inputs: StepInputs, result: StepResult, pooler: Pooler) -> None:
         if not self._is_first:

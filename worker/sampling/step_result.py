@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -11,7 +12,7 @@ from splitserve.engine_core.ipc.wire import DraftCounts, Pooled, TokenLogprobs
 from splitserve.engine_core.ipc.worker_messages import ModelRunnerOutput, RowError
 from splitserve.worker.batch.agreement import Chosen
 from splitserve.worker.batch.input_batch import InputBatch
-from splitserve.worker.batch.step_graphs import Drawing, Drawn
+from splitserve.worker.batch.step_graphs import Drawing, Drawn, StepGraph
 from splitserve.worker.ops.columns import Int32
 from splitserve.worker.sampling.sampler import Sampled, Sampler, split_errors
 
@@ -89,14 +90,47 @@ def take_drawn(batch: InputBatch, rows: Int32, drawn: Drawn) -> StepResult:
     return result
 
 
+@dataclass(slots=True)
+class StepToDraw:
+    """A step whose model was enqueued, to be sampled once its masks are known; see StepHeld.
+
+    Attributes:
+        graph: draws.
+        took: hears how many seconds the step took, if it is left running then.
+    """
+
+    graph: StepGraph
+    took: Callable[[float], None] | None = None
+
+    def when_done(self, took: Callable[[float], None]) -> None:
+        """Let somebody know how many seconds the step took."""
+        self.took = took
+
+
 class StepRunning:
     """A decode step that was left running on the device, and what comes of it."""
 
-    def __init__(self, sampler: Sampler, rows: Int32, drawing: Drawing) -> None:
+    def __init__(
+        self,
+        sampler: Sampler,
+        rows: Int32,
+        drawing: Drawing,
+        took: Callable[[float], None] | None = None,
+    ) -> None:
         self._sampler = sampler
         self._rows = rows
         self._drawing = drawing
         self._result = StepResult([])
+        self._took = took
+
+    def when_done(self, took: Callable[[float], None]) -> None:
+        """Let somebody know how many seconds the step took."""
+        self._took = took
+
+    def done(self, seconds: float) -> None:
+        """Take note that the step, which has been waited for, took so long."""
+        if self._took is not None:
+            self._took(seconds)
 
     def wait(self) -> StepResult:
         """Wait for the tokens; see StepInFlight.finish."""

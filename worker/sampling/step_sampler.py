@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+import numpy as np
 import torch
 
 from splitserve.worker.batch.row_faults import may_be_a_rows
@@ -64,8 +65,12 @@ class StepSampler:
                 for sampled in self._sample_logits(logits, rows, chosen):
                     self.take(sampled, result)
 
-    def sample_runs(self, hidden: torch.Tensor, inputs: StepInputs, result: StepResult) -> None:
-        """Sample a run of tokens for each row that is due, in a step with drafts; see sample()."""
+    def sample_runs(self, hidden: torch.Tensor, inputs: StepInputs, result: StepResult) -> Int32:
+        """Sample a run of tokens for each row that is due, in a step with drafts; see sample().
+
+        Returns:
+            How many drafts of each row that is due counted.
+        """
         runs = self._batch.runs(inputs)
         if inputs.outputs is None and len(hidden) != len(runs.places):
             hidden = self._states(hidden, runs.places)
@@ -73,6 +78,9 @@ class StepSampler:
         assert logits is not None, "this rank samples"
         for sampled in self._sample_run_logits(logits, runs, hidden):
             self.take(sampled, result)
+        rows, before = runs.rows[runs.first], runs.lengths[runs.first]
+        num_counted: Int32 = np.maximum(self._batch.num_tokens[rows] - before - np.int32(1), np.int32(0))
+        return num_counted
 
     def take(self, sampled: Sampled, result: StepResult) -> None:
         """Append tokens to their rows, and let rows with an error fail; neither to rows that have failed."""

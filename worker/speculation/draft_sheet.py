@@ -88,6 +88,10 @@ class DraftSheet:
         """Take in a row that enters the batch."""
         self.columns.max_num_computed[new.row] = new.max_num_computed_tokens
 
+    def may_end(self, rows: Int32) -> bool:
+        """Whether one of `rows`, which are of the batch, has computed all that it ever has to."""
+        return bool((self.batch.num_computed[rows] >= self.columns.max_num_computed[rows]).any())
+
     def begin(self, step: SchedulerOutput) -> bool:
         """Begin a step, whose changes the batch has taken in; False if it is malformed."""
         num_bytes = len(step.rows)

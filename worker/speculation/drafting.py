@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from functools import partial
 from typing import NamedTuple, TypeVar
 
 from splitserve.engine_core.ipc.codec import unpack_int32
 from splitserve.engine_core.ipc.worker_messages import SchedulerOutput
+from splitserve.worker.batch.step_graphs import DraftedStepGraphs, StepGraphs
 from splitserve.worker.grammar.row_grammars import RowGrammars
-from splitserve.worker.graphs.drafted_graphs import DraftedGraphs
 from splitserve.worker.ops.columns import Int32
+from splitserve.worker.sampling.step_result import StepRunning, StepToDraw
 from splitserve.worker.speculation.draft_model.draft_model import DraftModel
 from splitserve.worker.speculation.speculator import Speculator
 
@@ -23,14 +25,20 @@ class Drafting(NamedTuple):
     Attributes:
         speculator: drafts.
         grammars: of the rows, which say which drafts they allow.
-        graphs: recordings of steps with drafts; None if every step runs eagerly.
+        graphs: of steps with drafts; None if each runs eagerly.
         draft_model: one of the drafters, which follows every step; None if it is none of them.
+        plain_graphs: of steps without drafts; None if each runs eagerly.
     """
 
     speculator: Speculator
     grammars: RowGrammars
-    graphs: DraftedGraphs | None
+    graphs: DraftedStepGraphs | None
     draft_model: DraftModel | None = None
+    plain_graphs: StepGraphs | None = None
+
+    def can_follow(self, step: SchedulerOutput) -> bool:
+        """Whether a step needs nothing of the tokens of a step in flight: drafts come behind these."""
+        return step.max_drafts == 0 and not self.speculator.may_end(step)
 
     def run(
         self,
@@ -53,9 +61,12 @@ class Drafting(NamedTuple):
             num_drafts = None
         self.grammars.work_ahead()
         result = plainly(step) if num_drafts is None else drafted(step, num_drafts)
+        graphs = self.plain_graphs if num_drafts is None else self.graphs
         is_at_speed = self.draft_model is None or self.draft_model.is_at_speed
-        if num_drafts is not None and self.graphs is not None:
-            is_at_speed = is_at_speed and self.graphs.is_at_speed
-        if is_at_speed:
+        if not is_at_speed or not (graphs is None or graphs.is_at_speed):
+            return result
+        if isinstance(result, StepRunning | StepToDraw):
+            result.when_done(partial(self.speculator.took_plainly, step))
+        else:
             self.speculator.took(step, time.perf_counter() - started)
         return result

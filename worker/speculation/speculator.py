@@ -11,6 +11,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from splitserve.engine_core.ipc.codec import unpack_int32
 from splitserve.engine_core.ipc.wire import DraftCounts
 from splitserve.engine_core.ipc.worker_messages import SchedulerOutput
 from splitserve.worker.ops.columns import Int32
@@ -98,10 +99,21 @@ class Speculator:
             begins = ends
         return counts
 
+    def may_end(self, step: SchedulerOutput) -> bool:
+        """Whether a row of a step may have ended by its drafts."""
+        return self._sheet.may_end(unpack_int32(step.rows))
+
     def took(self, step: SchedulerOutput, seconds: float) -> None:
         """Take note of how long the step that was drafted for last took."""
+        self._note(step, self._num_drafts, seconds)
+
+    def took_plainly(self, step: SchedulerOutput, seconds: float) -> None:
+        """Take note of how long a step without drafts took, which may be the one before the last."""
+        self._note(step, 0, seconds)
+
+    def _note(self, step: SchedulerOutput, num_drafts: int, seconds: float) -> None:
         if step.num_tokens == self._ones[: len(step.num_tokens)]:
-            self._prices.took(self._sheet.num_rows, self._num_drafts, seconds)
+            self._prices.took(len(step.num_tokens) // 4, num_drafts, seconds)
 
     def _enter(self, step: SchedulerOutput) -> None:
         num_rows = min(len(step.rows) // 4, len(self._last_price) - 1)

@@ -18,7 +18,10 @@ from splitserve.engine_core.ipc.wire import DraftCounts
 from splitserve.engine_core.ipc.worker_messages import SchedulerOutput
 from splitserve.engine_core.sequence_sampling import SequenceSampling
 from splitserve.worker.batch.input_batch import InputBatch
+from splitserve.worker.batch.step_graphs import DraftedStepGraphs
 from splitserve.worker.config import WorkerConfig
+from splitserve.worker.graphs.cuda_drafted_graphs import CudaDraftedGraphs
+from splitserve.worker.graphs.cuda_graphs import CudaGraphs
 from splitserve.worker.graphs.drafted_graphs import DraftedGraphs
 from splitserve.worker.kv_cache.arriving_caches import ArrivingCaches
 from splitserve.worker.model_runner import ModelRunner
@@ -75,6 +78,13 @@ class Prophet:
     def took(self, step: SchedulerOutput, seconds: float) -> None:
         self.seen["steps"] += 1
 
+    def took_plainly(self, step: SchedulerOutput, seconds: float) -> None:
+        self.seen["steps"] += 1
+
+    def may_end(self, step: SchedulerOutput) -> bool:
+        rows = unpack_int32(step.rows)
+        return bool((self._batch.num_computed[rows] >= self._limits[rows]).any())
+
     def _draft_row(self, row: int, count: int, most: int) -> int:
         batch = self._batch
         length, computed = int(batch.num_tokens[row]), int(batch.num_computed[row])
@@ -113,7 +123,11 @@ def check_drafts(
     runner = loaded[0].runner
     assert runner is not None
     prophet = Prophet(runner.batch, requests, rng)
-    graphs = DraftedGraphs(*recorded_parts(runner))
+    graphs: DraftedStepGraphs | None = None
+    if isinstance(runner.graphs, CudaGraphs):
+        graphs = CudaDraftedGraphs(runner.graphs)
+    elif runner.graphs is not None:
+        graphs = DraftedGraphs(*recorded_parts(runner))
     runner.drafting = Drafting(prophet, runner._sampler.grammars, graphs)  # type: ignore[arg-type]
     loop.run(drafting, rng)
     for without, with_drafts in zip(requests, drafting, strict=True):
@@ -199,9 +213,8 @@ def test_kernels_that_are_not_its_own_are_refused(tmp_path_factory: pytest.TempP
     worker = Worker(
         WorkerConfig(model=str(checkpoint), num_threads=1, attention_backend="torch", speculate="ngram")
     )
-    worker.load()
-    with pytest.raises(ConfigError, match="--speculate works on a CPU, with its own kernels"):
-        worker.init_kv_cache(8)
+    with pytest.raises(ConfigError, match="--speculate works with the server's own kernels"):
+        worker.load()
 
 
 def test_a_grammar_drafts_what_it_forces(tmp_path_factory: pytest.TempPathFactory) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 
 from splitserve.engine_core.errors import ConfigError
-from splitserve.worker.graphs.drafted_graphs import DraftedGraphs
+from splitserve.worker.graphs.making import make_drafted_graphs, make_graphs
 from splitserve.worker.kv_cache.arriving_caches import ArrivingCaches
 from splitserve.worker.kv_cache.host_blocks import HostBlocks
 from splitserve.worker.kv_cache.layout import layer_caches
@@ -38,7 +38,8 @@ def make_draft_model(
         blocks = batch.limits.num_blocks
         raise ConfigError(f"no memory for the draft model's KV cache of {blocks} blocks: {error}") from None
     caches = ArrivingCaches(layer_caches(pool))
-    graphs = DraftedGraphs(draft.model, caches, batch) if records and draft.model.is_recordable else None
+    plain = make_graphs(draft, caches, batch, batch.limits.max_num_seqs) if records else None
+    graphs = make_drafted_graphs(plain, draft, caches, batch)
     host_blocks = HostBlocks(device, pool, shape, num_host_blocks)
     passes = DraftPasses(draft, caches, batch, graphs)
     return DraftModel(passes, sampler, host_blocks, draft.config.max_model_len)

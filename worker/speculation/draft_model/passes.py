@@ -9,9 +9,9 @@ import numpy.typing as npt
 import torch
 
 from splitserve.worker.batch.input_batch import InputBatch
+from splitserve.worker.batch.step_graphs import DraftedStepGraphs
 from splitserve.worker.batch.step_inputs import StepInputs
 from splitserve.worker.batch.step_layout import StepLayout
-from splitserve.worker.graphs.drafted_graphs import DraftedGraphs
 from splitserve.worker.kv_cache.arriving_caches import ArrivingCaches
 from splitserve.worker.models.loaded_model import LoadedModel
 from splitserve.worker.ops.columns import Int32
@@ -39,10 +39,10 @@ class DraftPasses:
     """
 
     def __init__(
-        self, loaded: LoadedModel, caches: ArrivingCaches, batch: InputBatch, graphs: DraftedGraphs | None
+        self, loaded: LoadedModel, caches: ArrivingCaches, batch: InputBatch, graphs: DraftedStepGraphs | None
     ) -> None:
         self._model = loaded.model
-        self._backend = loaded.placement.backend
+        self._device, self._backend, _mesh = loaded.placement
         self._caches = caches
         self._batch = batch
         self._graphs = graphs
@@ -66,7 +66,7 @@ class DraftPasses:
         if hidden is None:
             hidden = self._compute(inputs, last if len(last) else inputs.cu_seqlens[-1:] - np.int32(1))
         elif len(last) != len(hidden):
-            hidden = hidden[torch.from_numpy(last)]
+            hidden = hidden[self._device.place([torch.from_numpy(last)])[0]]
         return self._model.compute_logits(hidden) if len(last) else None
 
     @property
@@ -89,8 +89,10 @@ class DraftPasses:
         )
 
     def _compute(self, inputs: StepInputs, outputs: Int32) -> torch.Tensor:
-        self._backend.begin_step(inputs.meta)
-        places = torch.from_numpy(outputs)
-        hidden = self._model.forward(inputs.token_ids, inputs.meta, self._caches, places)
+        token_ids, *layout = self._device.place(inputs.tensors)
+        meta = inputs.layout_of(layout)
+        self._backend.begin_step(meta)
+        (places,) = self._device.place((torch.from_numpy(outputs),))
+        hidden = self._model.forward(token_ids, meta, self._caches, places)
         assert hidden is not None, "a draft model is not split into stages"
         return hidden

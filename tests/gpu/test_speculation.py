@@ -1,0 +1,130 @@
+"""Drafts on a GPU change neither tokens nor logprobs nor ends, whoever drafts and however a step runs."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import replace
+from pathlib import Path
+
+import msgspec
+import pytest
+from llguidance import LLMatcher
+
+from splitserve.engine_core.errors import ConfigError
+from splitserve.engine_core.sequence_sampling import SequenceSampling
+from splitserve.worker.config import WorkerConfig
+from splitserve.worker.graphs.cuda_graph import CudaGraph
+from splitserve.worker.ops.invariant import InvariantOps
+from splitserve.worker.speculation.draft_prices import DraftPrices
+from splitserve.worker.worker import Worker
+from tests.gpu.conftest import Gpu
+from tests.gpu.test_batch_invariance import invariant
+from tests.gpu.test_steps_ahead import loop_ahead
+from tests.gpu.whole_worker import device_of
+from tests.worker.runner.checkpoints import VOCAB, write_tiny_llama
+from tests.worker.runner.test_engine_core import NUM_BLOCKS, POISON, Loaded, Served, random_requests
+from tests.worker.runner.test_speculation import check_drafts, constrained
+from tests.worker.speculation.draft_model.test_draft_model import write_draft
+
+pytestmark = pytest.mark.slow
+__all__ = ["invariant"]
+
+
+@pytest.fixture(scope="module")
+def checkpoints(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
+    """A model, one token of which is poisoned, and one that is much like it, to draft."""
+    folder = tmp_path_factory.mktemp("speculation")
+    model = write_tiny_llama(folder / "model", poisoned_token=POISON)
+    return model, write_draft(folder / "draft", noise=0.03)
+
+
+def start(gpu: Gpu, ops: InvariantOps, model: Path, **settings: object) -> Loaded:
+    config = WorkerConfig(
+        model=str(model),
+        **{  # type: ignore[arg-type]
+            "num_threads": 1,
+            "max_num_seqs": 5,
+            "max_num_batched_tokens": 32,
+            "block_size": 4,
+            "batch_invariant": True,
+            **settings,
+        },
+    )
+    worker = Worker(config, device_of(replace(gpu, ops=ops)))
+    return worker, config, worker.load()
+
+
+@pytest.mark.parametrize("enforce_eager", [False, True], ids=["graphs", "eager"])
+def test_drafts_right_and_wrong_change_nothing(
+    gpu: Gpu,
+    invariant: InvariantOps,
+    enforce_eager: bool,
+    checkpoints: tuple[Path, Path],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    rows: list[int] = []
+    forward = CudaGraph.forward
+
+    def counted(graph: CudaGraph, batch: object, inputs: object) -> None:
+        rows.append(len(inputs.rows) - len(set(inputs.rows.tolist())))  # type: ignore[attr-defined]
+        forward(graph, batch, inputs)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(CudaGraph, "forward", counted)
+    loaded = start(gpu, invariant, checkpoints[0], enforce_eager=enforce_eager)
+    rng = random.Random(8)
+    requests = constrained(random_requests(rng, 10), rng)
+    seen = check_drafts(loaded, requests, rng, depth=2, max_drafts=4)
+    wanted = ["right", "wrong", "cached", "numerical_error", "LENGTH"]
+    assert all(seen[name] > 0 for name in wanted), seen
+    # Tokens of one row run side by side in the graphs of decode steps.
+    assert (sum(rows) > 0) == (not enforce_eager)
+
+
+def test_every_drafter_saves_steps_beside_steps_that_begin_ahead(
+    gpu: Gpu, invariant: InvariantOps, checkpoints: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # What a draft costs here would be a matter of time.
+    monkeypatch.setattr(DraftPrices, "of_a_draft", lambda *_: 0.0)
+    model, draft = checkpoints
+    rng = random.Random(3)
+    loop_text = [rng.randrange(8, VOCAB) for _ in range(6)] * 3
+    few = tuple(rng.randrange(8, VOCAB) for _ in range(2))
+    grammar = LLMatcher.grammar_from_regex('("customer_number": [0-9]{2}; ){2}')
+    samplings = [
+        SequenceSampling(seed=1, max_tokens=30, temperature=0.0, ignore_eos=True, logprobs=2),
+        SequenceSampling(seed=2, max_tokens=30, ignore_eos=True, allowed_token_ids=few),
+        SequenceSampling(seed=3, max_tokens=50, grammar=grammar, logprobs=1),
+        SequenceSampling(seed=4, max_tokens=60, ignore_eos=True),
+    ]
+    requests = [Served(loop_text, sampling) for sampling in samplings]
+    plain = start(gpu, invariant, model)
+    loop, executor = loop_ahead(plain)
+    loop.run(requests)
+    assert executor.num_ahead > 5
+    methods = '{"method": ["grammar", "ngram", "draft_model"], "num_speculative_tokens": 4}'
+    drafting = start(gpu, invariant, model, speculative_config=methods, speculative_model=str(draft))
+    expected = [request.heard() for request in requests]
+    for max_drafts, predicted in ((4, requests[3].tokens), (0, [])):
+        served = [request.again() for request in requests]
+        served[3].predicted = predicted
+        drafted, executor = loop_ahead(drafting, max_drafts)
+        drafted.run(served)
+        assert [request.heard() for request in served] == expected
+        stats = drafted.engine.stats()
+        assert stats.num_free_blocks == NUM_BLOCKS
+        if max_drafts:
+            assert stats.num_steps < loop.engine.stats().num_steps
+            methods_used = {each.method for each in stats.drafts if sum(each.counted)}
+            assert {"prediction", "grammar", "ngram"} <= methods_used
+        else:
+            # Where the engine plans no drafts, as for many rows, a step need not wait for the last one.
+            assert executor.num_ahead > 5
+            assert stats.draft_tokens == 0
+
+
+def test_without_the_same_bits_in_any_batch_drafts_are_refused(
+    gpu: Gpu, checkpoints: tuple[Path, Path]
+) -> None:
+    config = msgspec.structs.replace(WorkerConfig(model=str(checkpoints[0])), speculate="ngram")
+    with pytest.raises(ConfigError, match="--speculate on a GPU needs --batch-invariant"):
+        Worker(config, device_of(gpu)).load()
