@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from pathlib import Path
 from typing import Literal
 
 import pytest
 import torch
 
-from benchmarks import gpu_engine, gpu_engine_bench, gpu_experts, gpu_kernels
+from benchmarks import gpu_engine, gpu_engine_bench, gpu_experts, gpu_kernels, gpu_speculation
 from benchmarks.gpu_attention import Work, attention_cases
 from benchmarks.gpu_case import Case
 from benchmarks.gpu_engine_bench import Bench
@@ -19,8 +20,12 @@ from benchmarks.gpu_sampling import sampling_cases
 from splitserve.engine_core.ipc.worker_messages import SchedulerOutput
 from splitserve.worker.batch.step_graphs import StepInFlight
 from splitserve.worker.graphs import cuda_graphs
+from splitserve.worker.ops.invariant import InvariantOps
 from tests.gpu.conftest import Gpu
+from tests.gpu.test_batch_invariance import invariant
 from tests.gpu.whole_worker import device_of
+
+__all__ = ["invariant"]
 
 TINY = Sizes("tiny", 6, 64, 48, 4, 2, 16, 50, layers=2, moves=3)
 
@@ -100,6 +105,18 @@ def test_steps_are_timed_as_a_worker_runs_them_and_by_their_graphs_alone(
     graphs._graphs.clear()
     graphs._has_room = False
     assert bench.replay(2, 25) is None
+
+
+def test_steps_with_drafts_are_timed_beside_those_without(
+    gpu: Gpu, invariant: InvariantOps, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(gpu_speculation, "STEPS", 2)
+    monkeypatch.setattr(gpu_speculation, "ROUNDS", 1)
+    words = "--shape tiny --rows 2 --drafts 3 --context 20 --dtype float32"
+    args = gpu_speculation.parse(words.split())
+    gpu_speculation.measure(args, device_of(replace(gpu, ops=invariant)))
+    lines = [line.split()[3:-3] for line in capsys.readouterr().out.splitlines()]
+    assert lines == [["in", "flight"], ["waited", "for"], ["3", "drafts"]]
 
 
 def test_a_case_that_fails_stops_no_other(

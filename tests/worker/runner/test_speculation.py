@@ -28,6 +28,7 @@ from splitserve.worker.model_runner import ModelRunner
 from splitserve.worker.models.base import Model
 from splitserve.worker.ops.columns import Int32
 from splitserve.worker.ops.cpu import ops
+from splitserve.worker.speculation.draft_prices import DraftPrices
 from splitserve.worker.speculation.draft_sheet import EXCLUDED
 from splitserve.worker.speculation.drafting import Drafting
 from splitserve.worker.worker import Worker
@@ -46,6 +47,12 @@ from tests.worker.runner.test_engine_core import (
 )
 
 __all__ = ["bf16", "fp32"]
+
+
+@pytest.fixture(autouse=True)
+def _free_drafts(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What a draft costs here would be a matter of time."""
+    monkeypatch.setattr(DraftPrices, "of_a_draft", lambda *_: 0.0)
 
 
 class Prophet:
