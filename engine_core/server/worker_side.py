@@ -123,11 +123,9 @@ class WorkerSide:
             self._start_watch.heard()
 
     def stalled(self) -> str:
-        """Say why no step can end at the moment; "" if one can, or the first workers are being started."""
-        if self._engine is None:
+        """Say why no step can end at the moment; "" if one can, or none is meant to."""
+        if self._engine is None or self._recovery.is_asleep:
             return ""
-        if self._recovery.is_asleep:
-            return "is asleep"
         if self._recovery.is_active:
             return f"lost its workers and is {self._startup.stage}"
         return self._step_watch.stalled(self._engine)

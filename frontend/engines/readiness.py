@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from splitserve.engine_core.errors import EngineAsleepError, EngineUnavailableError
 from splitserve.frontend.engines.generation import GenerationRequest
 from splitserve.frontend.engines.replica import EngineReplica
-from splitserve.frontend.engines.status import EngineStatus
+from splitserve.frontend.engines.status import STARTING, EngineStatus
 from splitserve.frontend.engines.time_limits import least_timeout_s, left_after
 
 # The longest that settle() waits: from start() on for an engine's first message, and for a tokenizer.
@@ -190,6 +190,6 @@ def _knows(replica: EngineReplica, model: str) -> bool:
 
 
 def _describe(status: EngineStatus) -> str:
-    if status.state in ("loading", "recovering"):
+    if status.state in STARTING:
         return f"{status.state} ({status.stage}, {status.fraction:.0%})"
     return f"{status.state} ({status.message})" if status.message else status.state

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable, Sequence
 
 from splitserve.engine_core.errors import ConfigError, EngineUnavailableError, ModelLoadError, SplitServeError
 from splitserve.engine_core.ipc.messages import AddRequest, Call, CallKind, CallResult, Loading, Ready
+from splitserve.engine_core.ipc.wire import ASLEEP
 from splitserve.engine_core.process.logs import log_event
 from splitserve.frontend.engines.assets_cache import AssetsCache
 from splitserve.frontend.engines.connection.client import EngineClient
@@ -17,7 +18,7 @@ from splitserve.frontend.engines.connection.open_sequence import OpenSequence
 from splitserve.frontend.engines.connection.session import SERVING, EngineState
 from splitserve.frontend.engines.failover.owner import Failover
 from splitserve.frontend.engines.served_model import ServedModel
-from splitserve.frontend.engines.status import EngineStatus, PoolStats
+from splitserve.frontend.engines.status import STARTING, EngineStatus, PoolStats
 
 logger = logging.getLogger(__name__)
 
@@ -122,7 +123,10 @@ class EngineReplica:
         """Its state as in EngineStatus; an engine whose tokenizer is still being loaded counts as loading."""
         if self._lacks_assets:
             return "refused" if self._assets_error else "loading"
-        return self._session.state.value
+        session = self._session
+        if session.state is EngineState.RECOVERING and session.loading and session.loading.stage == ASLEEP:
+            return ASLEEP
+        return session.state.value
 
     def _session_changed(self) -> None:
         """Load the assets when the engine becomes ready after a start or restart; notify the pool."""
@@ -182,7 +186,7 @@ class EngineReplica:
         age_s = (
             None if session.last_pong_s is None else asyncio.get_running_loop().time() - session.last_pong_s
         )
-        is_loading = session.state in (EngineState.LOADING, EngineState.RECOVERING)
+        is_loading = self.state in STARTING
         return EngineStatus(
             address=session.address,
             state=self.state,

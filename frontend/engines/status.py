@@ -9,13 +9,16 @@ from splitserve.engine_core.ipc.wire import ASLEEP
 from splitserve.frontend.engines.failover.stats import FailoverStats
 from splitserve.frontend.engines.served_model import ServedModel
 
+# States in which a stage and its fraction say how far an engine's workers are.
+STARTING = ("loading", "recovering")
+
 
 @dataclass(slots=True, frozen=True)
 class EngineStatus:
     """What this frontend knows of one engine.
 
     Attributes:
-        state: "connecting", "loading", "ready", "draining", "recovering", "lost" or "refused".
+        state: "connecting", "loading", "ready", "draining", "recovering", "asleep", "lost" or "refused".
         stage, fraction: progress while loading or recovering, fraction 0..1.
         message: why it was refused or lost, "" otherwise.
         last_pong_age_s: seconds since the busy loop last answered; None before its first answer.
@@ -41,7 +44,7 @@ class EngineStatus:
     @property
     def is_asleep(self) -> bool:
         """Whether it has no workers until it is woken up."""
-        return self.state == "recovering" and self.stage == ASLEEP
+        return self.state == ASLEEP
 
 
 @dataclass(slots=True, frozen=True)

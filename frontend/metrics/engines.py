@@ -14,7 +14,7 @@ from splitserve.engine_core.settings.speculation import METHODS
 from splitserve.frontend.engines.status import EngineStatus, PoolStats
 from splitserve.frontend.metrics.process import PREFIX
 
-STATES = ("connecting", "loading", "ready", "draining", "recovering", "lost", "refused")
+STATES = ("connecting", "loading", "ready", "draining", "recovering", "asleep", "lost", "refused")
 
 
 class _Series(NamedTuple):

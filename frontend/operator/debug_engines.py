@@ -12,7 +12,7 @@ from splitserve.engine_core.errors import ProtocolError
 from splitserve.engine_core.ipc.codec import unpack_int32
 from splitserve.engine_core.ipc.messages import EngineStats, QueueStats
 from splitserve.engine_core.ipc.wire import EngineView, StepColumns, TenantShare
-from splitserve.frontend.engines.status import EngineStatus
+from splitserve.frontend.engines.status import STARTING, EngineStatus
 from splitserve.frontend.metrics.engines import engine_names
 from splitserve.frontend.openai.context import ApiContext, json_response
 
@@ -149,7 +149,7 @@ async def view_engines(context: ApiContext, request: Request) -> Response:
 def watched(name: str, status: EngineStatus, view: EngineView | None) -> WatchedEngine:
     """Put together what is known of an engine; a view that cannot be read counts as none."""
     stats = status.stats
-    is_starting = status.state in ("loading", "recovering")
+    is_starting = status.state in STARTING
     try:
         steps = _steps(view.steps) if view else None
     except ProtocolError:

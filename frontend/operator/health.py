@@ -10,17 +10,15 @@ from starlette.responses import Response
 
 from splitserve.engine_core.errors import EngineUnavailableError
 from splitserve.frontend.engines.pool import EnginePool
-from splitserve.frontend.engines.status import EngineStatus
+from splitserve.frontend.engines.status import STARTING, EngineStatus
 from splitserve.frontend.metrics.engines import engine_names
-
-_STARTING = ("loading", "recovering")
 
 
 class EngineHealth(msgspec.Struct, frozen=True, kw_only=True):
     """One engine as this frontend sees it.
 
     Attributes:
-        state: connecting, loading, ready, draining, recovering, lost or refused.
+        state: connecting, loading, ready, draining, recovering, asleep, lost or refused.
         answered: whether it replied to this probe in time.
         stalled: why no step can end although it replied, such as a stopped worker; null if all is well.
         last_step_age_s: time since its last step ended; keeps growing while the engine is idle.
@@ -84,10 +82,8 @@ class HealthProbe:
             return "draining"
         if serving:
             return "ok"
-        if any(status.is_asleep for status in statuses):
-            return "asleep"
         states = {status.state for status in statuses}
-        for state in ("loading", "recovering", "draining"):
+        for state in ("asleep", "loading", "recovering", "draining"):
             if state in states:
                 return state
         return "unavailable"
@@ -101,8 +97,8 @@ def _engines(statuses: list[EngineStatus], answered: set[str]) -> list[EngineHea
             answered=status.address in answered,
             stalled=status.stalled or None,
             models=list(status.model.names) if status.model else [],
-            loading_stage=status.stage if status.state in _STARTING else None,
-            loading_fraction=status.fraction if status.state in _STARTING else None,
+            loading_stage=status.stage if status.state in STARTING else None,
+            loading_fraction=status.fraction if status.state in STARTING else None,
             last_step_age_s=status.stats.last_step_age_s if status.stats else None,
             last_answer_age_s=status.last_pong_age_s,
             num_running=status.stats.num_running if status.stats else None,

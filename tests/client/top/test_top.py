@@ -14,7 +14,7 @@ from splitserve.engine_core.launcher.cli import main
 TEXT = """\
 # TYPE splitserve:engine_state gauge
 splitserve:engine_state{{engine="e",state="ready"}} {ready}
-splitserve:engine_state{{engine="e",state="lost"}} {lost}
+splitserve:engine_state{{engine="e",state="asleep"}} {asleep}
 # TYPE splitserve:num_requests_running gauge
 splitserve:num_requests_running{{engine="e",model_name="m"}} 3.0
 # TYPE splitserve:kv_cache_usage_perc gauge
@@ -31,7 +31,7 @@ splitserve:frontend_open_requests{{frontend="1"}} 7.0
 
 
 def sample(at_s: float, tokens: int, hits: int = 0, ready: int = 1) -> object:
-    return read_sample(TEXT.format(tokens=tokens, hits=hits, ready=ready, lost=1 - ready), at_s)
+    return read_sample(TEXT.format(tokens=tokens, hits=hits, ready=ready, asleep=1 - ready), at_s)
 
 
 def test_rates_are_of_the_time_between_two_looks() -> None:
@@ -51,7 +51,7 @@ def test_all_is_shown() -> None:
     now = sample(2.0, 300, ready=0)
     console.print(view("http://h", sample(1.0, 100), now, [asked] * 3, 2))  # type: ignore[arg-type]
     text = console.export_text()
-    assert "e       lost" in " ".join(text.split("\n"))
+    assert "e       asleep" in " ".join(text.split("\n"))
     for shown in ("200", "50%", "(2 of 3)", "waiting (blocks)", "evil?]0;"):
         assert shown in text
     assert "\x1b" not in text

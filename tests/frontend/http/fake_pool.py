@@ -392,8 +392,6 @@ class FakePool(EnginePool):
         base = EngineStatus("ipc:///secret/socket", self.state, "engine-0")
         if self.state == "loading":
             return [replace(base, stage="weights", fraction=0.25)]
-        if self.state == "asleep":
-            base = replace(base, state="recovering", stage="asleep")
         return [
             replace(
                 base,

@@ -30,7 +30,9 @@ async def test_an_engine_sleeps_until_it_is_woken_up(client: httpx.AsyncClient) 
     assert await is_sleeping()
     health = await client.get("/health", headers=USER)
     assert (health.status_code, health.json()["status"]) == (503, "asleep")
-    assert health.json()["engines"][0]["loading_stage"] == "asleep"
+    engine = health.json()["engines"][0]
+    assert (engine["state"], engine["loading_stage"], engine["stalled"]) == ("asleep", None, None)
+    assert 'state="asleep"} 1.0' in (await client.get("/metrics", headers=USER)).text
     woken = await client.post("/wake_up?tags=weights&tags=kv_cache", headers=ADMIN)
     assert woken.json() == {"is_sleeping": False}
     assert not await is_sleeping()

@@ -95,6 +95,18 @@ async def test_a_server_that_is_away_is_told_and_heals(tab: Tab) -> None:
     tab.complaints = [text for text in tab.complaints if "ERR_FAILED" not in text]
 
 
+async def test_an_engine_that_sleeps_is_shown_asleep(tab: Tab) -> None:
+    tab.site.pool.state = "asleep"
+    await tab.open("live")
+    await tab.page.locator("#status").get_by_text("Asleep").wait_for()
+    card = tab.page.get_by_label("Engines").get_by_role("listitem")
+    assert "asleep" in await card.locator(".state-chip").inner_text()
+    tab.site.pool.state = "ready"
+    await tab.page.locator("#status").get_by_text("Ready").wait_for()
+    # The browser itself writes down that /health said 503.
+    tab.complaints = [text for text in tab.complaints if "503" not in text]
+
+
 async def test_a_killed_engine_shows_and_heals(browser: Browser, tmp_path: Path) -> None:
     model = write_checkpoint(tmp_path)
     with simulated_engine(model) as engine:

@@ -4,8 +4,8 @@ import { ApiError, call } from "./api.js";
 import { byId, announce } from "./dom.js";
 
 const INTERVAL_MS = 5000;
-const WORDS = { ok: "Ready", loading: "Loading", recovering: "Recovering", draining: "Draining", unavailable: "No engine" };
-const TONES = { ok: "good", loading: "busy", recovering: "busy", draining: "busy" };
+const WORDS = { ok: "Ready", loading: "Loading", recovering: "Recovering", asleep: "Asleep", draining: "Draining", unavailable: "No engine" };
+const TONES = { ok: "good", loading: "busy", recovering: "busy", asleep: "busy", draining: "busy" };
 
 /** Shows the state; `onReady` is called when it becomes ready. */
 export class Status {
@@ -29,7 +29,7 @@ export class Status {
   showEngines(engines) {
     if (!engines) this.show("away");
     else if (engines.some((engine) => engine.state === "ready" && !engine.stalled)) this.show("ok");
-    else this.show(["loading", "recovering", "draining"].find((state) => engines.some((engine) => engine.state === state)) ?? "unavailable");
+    else this.show(["asleep", "loading", "recovering", "draining"].find((state) => engines.some((engine) => engine.state === state)) ?? "unavailable");
   }
 
   /** Show a state of /health, "key" or "away". */

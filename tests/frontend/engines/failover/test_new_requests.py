@@ -7,9 +7,14 @@ import asyncio
 import msgspec
 import pytest
 
-from splitserve.engine_core.errors import EngineUnavailableError, InvalidRequestError, SplitServeError
+from splitserve.engine_core.errors import (
+    EngineAsleepError,
+    EngineUnavailableError,
+    InvalidRequestError,
+    SplitServeError,
+)
 from splitserve.engine_core.ipc.messages import AddRequest, Draining, HandOver, Ready, Recovering
-from splitserve.engine_core.ipc.wire import ModelInfo
+from splitserve.engine_core.ipc.wire import ASLEEP, ModelInfo
 from splitserve.engine_core.sampling_params import SamplingParams
 from splitserve.frontend.engines.generation import GenerationRequest, OutputDelta
 from splitserve.frontend.engines.pool import EnginePool
@@ -87,6 +92,21 @@ async def test_they_wait_while_the_engine_recovers_and_what_runs_there_stays(
         assert [delta.token_ids for delta in await task] == [[50]]
         await engine.send(outputs([(handle, 51, 0)], [end(handle)]))
         assert [delta.token_ids for delta in await running] == [[51]]
+
+
+async def test_they_are_refused_at_once_while_the_engine_sleeps(
+    addresses: list[str], model: ModelInfo, make_pool: MakePool
+) -> None:
+    async with FakeEngine(addresses[0], model) as engine:
+        pool = await make_pool(addresses[0], failover_wait_s=LONG_S)
+        await pool.wait_ready(DEADLINE_S)
+        await engine.send(Recovering(ASLEEP, 0.0))
+        await until(lambda: state_of(pool) == "asleep")
+        with pytest.raises(EngineAsleepError, match="is asleep"):
+            await ask(pool)
+        # Woken up, it starts its workers.
+        await engine.send(Recovering("starting the worker", 0.0))
+        await until(lambda: state_of(pool) == "recovering")
 
 
 async def test_they_wait_after_a_hand_over_but_not_while_an_engine_drains(
