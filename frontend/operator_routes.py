@@ -8,7 +8,7 @@ from typing import Literal
 import msgspec
 
 from splitserve.frontend.endpoints import constant, with_parameter, without_request
-from splitserve.frontend.engines.questions import SLEEP_LEVEL, WAKE_TAGS
+from splitserve.frontend.engines.questions import DEFAULT_SLEEP_LEVEL, SLEEP_LEVELS, WAKE_TAGS
 from splitserve.frontend.http.limits import InFlightRequests
 from splitserve.frontend.metrics.scrape import Scrape
 from splitserve.frontend.openai.context import VERSION, ApiContext
@@ -156,15 +156,15 @@ def _sleeping(context: ApiContext) -> list[Operation]:
         admin(
             path="/sleep",
             name="sleep",
-            summary="End the workers of all engines, until they are woken up",
+            summary="Have all engines give up memory, until they are woken up",
             endpoint=partial(sleep, context),
-            query={"level": {"const": SLEEP_LEVEL, "default": SLEEP_LEVEL}},
+            query={"level": {"enum": list(SLEEP_LEVELS), "default": DEFAULT_SLEEP_LEVEL}},
             errors=(400, 401, 503),
         ),
         admin(
             path="/wake_up",
             name="wake_up",
-            summary="Start the workers again",
+            summary="Have them take it again",
             endpoint=partial(wake_up, context),
             query={"tags": {"type": "array", "items": {"enum": list(WAKE_TAGS)}}},
             errors=(400, 401, 503),

@@ -5,6 +5,7 @@ WorkerHello          Configure         imports torch, loads
 LoadProgress...
 WorkerReady          InitKVCache       allocates, warms up
 KVCacheReady         SchedulerOutput   computes, replies ModelRunnerOutput
+MemoryReleased       ReleaseKVCache    frees, until InitKVCache
 MemoryNeed           Shutdown          ends; in the place of WorkerReady, with `fit`
 WorkerFailed                           ends
                      Shutdown          ends

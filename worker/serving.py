@@ -2,6 +2,7 @@
 
 state      event                               next
 serving    InitKVCache, SchedulerOutput        serving: allocates; computes and replies
+serving    ReleaseKVCache                      serving: frees, until InitKVCache
 serving    Shutdown                            ends
 serving    the engine ends                     waiting, if it has a KV cache and is to wait; else ends
 waiting    an engine sends Adopt               adopted: says hello
@@ -36,6 +37,7 @@ from splitserve.engine_core.ipc.worker_messages import (
     KVCacheReady,
     LoadAdapter,
     ModelRunnerOutput,
+    ReleaseKVCache,
     SchedulerOutput,
     SetLogLevel,
     Shutdown,
@@ -150,6 +152,8 @@ class Serving:
             match message:
                 case InitKVCache():
                     self._init_kv_cache(message)
+                case ReleaseKVCache():
+                    self._release_kv_cache()
                 case CompileGrammar():
                     worker.grammars.ask(message)
                 case LoadAdapter():
@@ -198,6 +202,13 @@ class Serving:
         if self._wait_s > 0:
             outlive_parent()
         self._link.send(ready)
+
+    def _release_kv_cache(self) -> None:
+        # It is of no use to a successor, and the engine asks for everything anew.
+        self._cache, self._is_adopted = None, False
+        self._worker.grammars.forget_asks()
+        self._worker.adapters.forget_asks()
+        self._link.send(self._worker.release_kv_cache())
 
     def _await_engine(self) -> None:
         """Wait for a successor of the engine and greet it.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import time
 from typing import TYPE_CHECKING
 
@@ -16,6 +17,7 @@ from splitserve.engine_core.ipc.worker_messages import (
     KVCacheReady,
     LoadAdapter,
     MemoryNeed,
+    MemoryReleased,
     ModelRunnerOutput,
     SchedulerOutput,
     WorkerReady,
@@ -170,6 +172,16 @@ class Worker:
             prepare_together(self.runner, limits)
         warm_up(self.runner, limits)
         return KVCacheReady(num_blocks, _move_ns(host_blocks, self.runner.drafting))
+
+    def release_kv_cache(self) -> MemoryReleased:
+        """Free KV cache, offload tier, batch and recorded steps until init_kv_cache(); the weights stay."""
+        self._device.synchronize()
+        self.runner = None
+        # What was permanent when it was made is not any more.
+        gc.unfreeze()
+        gc.collect()
+        self._device.release_unused()
+        return MemoryReleased()
 
     @property
     def _has_gpu_peers(self) -> bool:

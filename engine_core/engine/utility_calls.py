@@ -29,13 +29,14 @@ class UtilityCalls:
     Attributes:
         adapters: answers those that concern adapters.
         on_log_level: has this process and the workers log from another level on.
-        on_sleep: ends the workers, or refuses to.
-        on_wake_up: starts them again.
+        on_sleep: has the workers give up memory, or refuses to; is told whether they keep the weights, and
+            what to call once the memory is free.
+        on_wake_up: has them take it again.
     """
 
     on_log_level: Callable[[LogLevelName], None] = staticmethod(lambda level: None)
 
-    on_sleep: Callable[[], None] = staticmethod(lambda: None)
+    on_sleep: Callable[[bool, Callable[[], None]], None] = staticmethod(lambda keeps_weights, done: None)
     on_wake_up: Callable[[], None] = staticmethod(lambda: None)
 
     def __init__(
@@ -73,9 +74,15 @@ class UtilityCalls:
                 self.on_log_level(call.log_level)
                 self._post_all(LogLevelSet(call.log_level))
                 self._post(identity, CallResult(call.call_id, ok=True))
-            case CallKind.SLEEP | CallKind.WAKE_UP:
+            case CallKind.SLEEP:
+                done = partial(self._post, identity, CallResult(call.call_id, ok=True))
                 try:
-                    (self.on_sleep if call.kind is CallKind.SLEEP else self.on_wake_up)()
+                    self.on_sleep(call.keeps_weights, done)
+                except SplitServeError as error:
+                    self._refuse(identity, call, error)
+            case CallKind.WAKE_UP:
+                try:
+                    self.on_wake_up()
                     self._post(identity, CallResult(call.call_id, ok=True))
                 except SplitServeError as error:
                     self._refuse(identity, call, error)

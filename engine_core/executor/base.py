@@ -54,7 +54,7 @@ class Executor(ABC):
         """
 
     def stop(self) -> None:
-        """End all workers at once, by force, until restart(): nothing of them arrives any more.
+        """End all workers at once, by force, until restart(): once they have ended, MemoryReleased arrives.
 
         Raises:
             EngineUnavailableError: they cannot be started again.
@@ -64,6 +64,15 @@ class Executor(ABC):
     @abstractmethod
     def init_kv_cache(self, num_blocks: int, num_host_blocks: int = 0) -> None:
         """Tell every worker the size of its KV cache and of its CPU offload tier; KVCacheReady follows."""
+
+    def release_kv_cache(self) -> None:
+        """Have every worker free its KV cache until init_kv_cache(); one MemoryReleased follows.
+
+        Raises:
+            EngineUnavailableError: these workers cannot.
+            WorkerError: a worker is gone.
+        """
+        raise EngineUnavailableError("these workers cannot give up their KV cache alone")
 
     @abstractmethod
     def submit(self, output: SchedulerOutput) -> None:

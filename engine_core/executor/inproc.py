@@ -19,6 +19,7 @@ from splitserve.engine_core.ipc.worker_messages import (
     GrammarCompiled,
     KVCacheReady,
     LoadAdapter,
+    MemoryReleased,
     ModelRunnerOutput,
     SchedulerOutput,
     WorkerReady,
@@ -42,6 +43,10 @@ class InprocWorker(Protocol):
 
     def load_adapter(self, message: LoadAdapter) -> AdapterLoaded:
         """Have an adapter in its slot."""
+        ...
+
+    def release_kv_cache(self) -> MemoryReleased:
+        """Free the KV cache."""
         ...
 
     def execute(self, step: SchedulerOutput) -> ModelRunnerOutput:
@@ -71,6 +76,10 @@ class InprocExecutor(Executor):
     def init_kv_cache(self, num_blocks: int, num_host_blocks: int = 0) -> None:
         """Allocate at the next receive()."""
         self._pending.append(lambda: self._worker.init_kv_cache(num_blocks, num_host_blocks))
+
+    def release_kv_cache(self) -> None:
+        """Free it at the next receive()."""
+        self._pending.append(self._worker.release_kv_cache)
 
     def submit(self, output: SchedulerOutput) -> None:
         """Run a step at the next receive()."""

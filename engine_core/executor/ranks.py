@@ -6,6 +6,7 @@ LoadProgress, once every rank has begun    the bytes of all
 WorkerReady of every rank                  one: the least memory, the largest block
 KVCacheReady of every rank                 one: the slowest moves
 MemoryNeed of every rank                   one: the least memory, the largest need
+MemoryReleased of every rank               one of them
 AdapterLoaded of every rank                one: that of a rank which could not load it, if there is one
 ModelRunnerOutput of the output rank       that; the others' only show that they have done the step
 """
@@ -27,12 +28,13 @@ from splitserve.engine_core.ipc.worker_messages import (
     KVCacheReady,
     LoadProgress,
     MemoryNeed,
+    MemoryReleased,
     ModelRunnerOutput,
     WorkerHello,
     WorkerReady,
 )
 
-M = TypeVar("M", WorkerHello, LoadProgress, WorkerReady, KVCacheReady, MemoryNeed)
+M = TypeVar("M", WorkerHello, LoadProgress, WorkerReady, KVCacheReady, MemoryNeed, MemoryReleased)
 
 
 class Ranks:
@@ -64,6 +66,7 @@ class Ranks:
         self._loaded: dict[int, WorkerReady] = {}
         self._caches: dict[int, KVCacheReady] = {}
         self._needs: dict[int, MemoryNeed] = {}
+        self._released: dict[int, MemoryReleased] = {}
         # By number, of the ranks that have answered.
         self._adapters: dict[int, list[AdapterLoaded]] = {}
         # Per rank: number and deadline of each step it has not answered, oldest first.
@@ -78,7 +81,7 @@ class Ranks:
 
     @property
     def are_serving(self) -> bool:
-        """Whether every rank has a KV cache."""
+        """Whether every rank has a KV cache, or had one until it was to release it."""
         return len(self._caches) == self._num_ranks
 
     def name(self, rank: int) -> str:
@@ -86,6 +89,11 @@ class Ranks:
         node = self._where(rank)
         name = "the worker" if self._num_ranks == 1 else f"the worker of rank {rank}"
         return f"{name} on node {node}" if node else name
+
+    def expect_caches(self) -> None:
+        """Every rank is about to be told to allocate a KV cache, for the first time or again."""
+        self._caches.clear()
+        self._released.clear()
 
     def submit(self, step: int) -> None:
         """Note that every rank was sent a step."""
@@ -115,6 +123,8 @@ class Ranks:
                 return slowest if self._last(self._caches, rank, message) else None
             case MemoryNeed():
                 return self._join_needs(rank, message)
+            case MemoryReleased():
+                return self._last(self._released, rank, message)
             case AdapterLoaded():
                 return self._join_adapters(message)
         return message

@@ -73,22 +73,24 @@ class Replacement:
         if self._killed_s is None:
             self._start()
 
-    def look(self) -> None:
-        """Go on once the killed workers have ended.
+    def look(self) -> bool:
+        """Go on once the killed workers have ended; return whether they just have, and no others are wanted.
 
         Raises:
             WorkerError: they do not end, or others cannot be started.
         """
         if self._killed_s is None:
-            return
+            return False
         self._group.attend()
         now_s = self._clock.monotonic()
         if self._group.have_ended():
             self._group.end(0.0)
             self._killed_s = None
-            if not self.is_stopped:
-                self._start()
+            if self.is_stopped:
+                return True
+            self._start()
         elif now_s >= self._killed_s + _END_S:
             raise WorkerError(f"the workers were killed, but have not ended within {_END_S:g} s")
         else:
             self._next_ask_s = now_s + _ASK_S
+        return False

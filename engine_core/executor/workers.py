@@ -16,7 +16,6 @@ any        shutdown(), leave()                    closed
 
 from __future__ import annotations
 
-import time
 from collections.abc import Sequence
 
 import zmq
@@ -24,15 +23,12 @@ import zmq
 from splitserve.engine_core.clock import Clock
 from splitserve.engine_core.config import EngineConfig
 from splitserve.engine_core.errors import (
-    ConfigError,
-    ModelLoadError,
     ProtocolError,
-    RankLostError,
-    SplitServeError,
     WorkerError,
 )
 from splitserve.engine_core.executor.base import Executor
 from splitserve.engine_core.executor.last_words import LastWords
+from splitserve.engine_core.executor.losses import Losses
 from splitserve.engine_core.executor.ranks import Ranks
 from splitserve.engine_core.executor.replacement import Replacement
 from splitserve.engine_core.executor.worker_group import WorkerGroup
@@ -44,6 +40,8 @@ from splitserve.engine_core.ipc.worker_messages import (
     FromWorkerMessage,
     InitKVCache,
     LoadAdapter,
+    MemoryReleased,
+    ReleaseKVCache,
     SchedulerOutput,
     SetLogLevel,
     Shutdown,
@@ -54,11 +52,7 @@ from splitserve.engine_core.ipc.worker_messages import (
 from splitserve.engine_core.kept.ledger import Ledger
 
 _MAX_MESSAGES_PER_CALL = 64
-# Longest wait from losing the pipe or socket until the exit code is known.
-_EXIT_GRACE_S = 2
-# How often to check meanwhile which ranks have ended or sent something.
-_ASK_S = 0.1
-# And how often to look whether they are alive where no descriptor tells.
+# How often to look whether workers are alive where no descriptor tells.
 _ASK_ALIVE_S = 0.5
 
 
@@ -87,6 +81,9 @@ class WorkersExecutor(Executor):
         config, where = self._config, self._group.where
         self._ranks = Ranks(config.num_ranks, config.output_rank, config.step_timeout_s, self._clock, where)
         self._last_words = LastWords(self._rank_of)
+        self._losses = Losses(
+            self._group, self._ranks, self._last_words, config.num_ranks, lambda: self.before_waiting()
+        )
 
     @property
     def sockets(self) -> Sequence[zmq.Socket | int]:
@@ -133,7 +130,12 @@ class WorkersExecutor(Executor):
 
     def init_kv_cache(self, num_blocks: int, num_host_blocks: int = 0) -> None:
         """Tell the workers the size of their KV cache and of its CPU offload tier."""
+        self._ranks.expect_caches()
         self._send(InitKVCache(num_blocks, num_host_blocks))
+
+    def release_kv_cache(self) -> None:
+        """Tell the workers to free their KV cache, after the steps that they have been sent."""
+        self._send(ReleaseKVCache())
 
     def submit(self, output: SchedulerOutput) -> None:
         """Start one step."""
@@ -163,8 +165,7 @@ class WorkersExecutor(Executor):
             ConfigError: a worker refused the configuration.
         """
         if self._replacement.is_active:
-            self._replacement.look()
-            return []
+            return [MemoryReleased()] if self._replacement.look() else []
         router = self._group.router
         frames = list(router.receive(_MAX_MESSAGES_PER_CALL)) if router is not None else []
         messages = [
@@ -172,7 +173,7 @@ class WorkersExecutor(Executor):
         ]
         self._group.attend()
         if self._last_words.of:
-            raise self._cause(*next(iter(self._last_words.of.items())))
+            raise self._losses.cause(*next(iter(self._last_words.of.items())))
         if not frames:
             if router is not None:
                 router.look_after(self._clock.monotonic())
@@ -231,7 +232,7 @@ class WorkersExecutor(Executor):
         assert self._group.router is not None, "only workers that are connected are sent to"
         result = self._group.router.send(self._identities[rank], frame)
         if result is not SendResult.SENT:
-            raise self._loss(rank, f"it does not accept messages ({result.name.lower()})")
+            raise self._losses.loss(rank, f"it does not accept messages ({result.name.lower()})")
 
     def _take(self, identity: bytes, frame: Content | ProtocolError) -> FromWorkerMessage | None:
         rank = self._rank_of(identity)
@@ -260,53 +261,5 @@ class WorkersExecutor(Executor):
     def _check_alive(self) -> None:
         for rank in self._all_ranks:
             if self._group.how_it_ended(rank) is not None:
-                raise self._loss(rank, "")
+                raise self._losses.loss(rank, "")
         self._ranks.check_deadlines()
-
-    def _loss(self, rank: int, reason: str) -> SplitServeError:
-        """Name the cause of a worker's end as well as it can be known."""
-        self.before_waiting()
-        how = self._group.how_it_ended(rank, _EXIT_GRACE_S) or reason or "it ended"
-        # What it sent and printed before it ended tells more than its exit code.
-        self._last_words.hear(self._group.router, self._ended())
-        if rank in self._last_words.of:
-            return self._cause(rank, self._last_words.of[rank])
-        when = "" if self._ranks.are_serving else " while starting"
-        tail = self._group.last_lines(rank)
-        return WorkerError(
-            f"{self._ranks.name(rank)} was lost{when}: {how}" + (f"; its last lines:\n{tail}" if tail else "")
-        )
-
-    def _cause(self, rank: int, failed: WorkerFailed) -> SplitServeError:
-        """Return what ended a rank: its own words, or the loss of the rank it waited for."""
-        if failed.code != RankLostError.code:
-            return self._failure(rank, failed)
-        self.before_waiting()
-        # Others may tell the same, and the one that is lost may be about to end, or to say why it does.
-        end_s = time.monotonic() + _EXIT_GRACE_S
-        while True:
-            ended = self._ended()
-            self._last_words.hear(self._group.router, ended)
-            for other, words in self._last_words.of.items():
-                if words.code != RankLostError.code:
-                    return self._failure(other, words)
-            silent = [other for other in self._all_ranks if other not in self._last_words.of]
-            for other in silent:
-                if other in ended:
-                    return self._loss(other, "")
-            if not silent:
-                return WorkerError(f"the ranks lost contact with each other: {failed.message}")
-            if time.monotonic() > end_s:
-                names = " and ".join(map(self._ranks.name, silent))
-                return WorkerError(f"{names} did not take part: {failed.message}")
-            self._group.how_it_ended(silent[0], _ASK_S)
-
-    def _ended(self) -> list[int]:
-        return [rank for rank in self._all_ranks if self._group.how_it_ended(rank) is not None]
-
-    def _failure(self, rank: int, failed: WorkerFailed) -> SplitServeError:
-        for kind in (ModelLoadError, ConfigError):
-            if failed.code == kind.code:
-                node = self._group.where(rank)
-                return kind(f"on node {node}: {failed.message}" if node else failed.message)
-        return WorkerError(f"{self._ranks.name(rank)} failed ({failed.code}): {failed.message}")

@@ -137,6 +137,7 @@ class Call(Wire, frozen=True, tag=4):
         adapter, path: for LOAD_ADAPTER, its name and its directory, which has to be below --lora-dir; for
             UNLOAD_ADAPTER the name.
         log_level: for SET_LOG_LEVEL, of the engine, its workers and its frontends.
+        keeps_weights: for SLEEP, which is answered once the memory is free: only that of the KV cache is.
     """
 
     call_id: int
@@ -146,6 +147,7 @@ class Call(Wire, frozen=True, tag=4):
     adapter: str = ""
     path: str = ""
     log_level: LogLevelName = "info"
+    keeps_weights: bool = False
 
 
 FrontendMessage = Hello | AddRequest | Abort | Ping | Call

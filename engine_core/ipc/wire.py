@@ -19,7 +19,7 @@ from typing import Literal
 
 import msgspec
 
-PROTOCOL_VERSION = 13
+PROTOCOL_VERSION = 14
 # The stage of an engine that recovers once it is woken up.
 ASLEEP = "asleep"
 

@@ -179,8 +179,20 @@ class SetLogLevel(Wire, frozen=True, tag=7):
     level: LogLevelName
 
 
+class ReleaseKVCache(Wire, frozen=True, tag=8):
+    """Free the KV cache with everything that steps need, until InitKVCache; answered by MemoryReleased."""
+
+
 ToWorkerMessage = (
-    Configure | InitKVCache | SchedulerOutput | Shutdown | Adopt | CompileGrammar | LoadAdapter | SetLogLevel
+    Configure
+    | InitKVCache
+    | SchedulerOutput
+    | Shutdown
+    | Adopt
+    | CompileGrammar
+    | LoadAdapter
+    | SetLogLevel
+    | ReleaseKVCache
 )
 
 # --- worker -> engine-core ---
@@ -337,6 +349,10 @@ class MemoryNeed(Wire, frozen=True, tag=9):
     alternatives: dict[str, int] = {}
 
 
+class MemoryReleased(Wire, frozen=True, tag=10):
+    """What an engine that falls asleep gives up is free: the KV cache, or the workers that were ended."""
+
+
 FromWorkerMessage = (
     WorkerHello
     | LoadProgress
@@ -348,4 +364,5 @@ FromWorkerMessage = (
     | GrammarCompiled
     | AdapterLoaded
     | MemoryNeed
+    | MemoryReleased
 )

@@ -117,7 +117,7 @@ class BusyLoop:
             config, clock, self._epoch, table, self._startup, lambda: self._workers.stalled()
         )
         self._handler.calls.on_log_level = self._set_log_level
-        self._handler.calls.on_sleep = lambda: self._workers.sleep()
+        self._handler.calls.on_sleep = lambda *how: self._workers.sleep(*how)
         self._handler.calls.on_wake_up = lambda: self._workers.wake_up()
         self._request_log = RequestLog(table)
         self._upkeep = Upkeep(clock, self._handler, table, self._heart)

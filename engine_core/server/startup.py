@@ -90,15 +90,29 @@ class Startup:
         self._enter("starting the worker")
         self._executor.restart()
 
-    def sleep(self) -> None:
-        """End the workers until begin_again().
+    def sleep(self, *, keeps_weights: bool) -> None:
+        """Have workers free their KV cache until allocate_again(), or end them until begin_again().
 
         Raises:
-            EngineUnavailableError: the executor cannot start them again.
+            EngineUnavailableError: the executor cannot do this.
+            WorkerError: a worker is gone.
         """
-        self._executor.stop()
+        if keeps_weights:
+            self._executor.release_kv_cache()
+        else:
+            self._executor.stop()
         self.fraction = 0.0
         self._enter(ASLEEP)
+
+    def allocate_again(self) -> None:
+        """Have workers that kept their weights allocate the KV cache that they had.
+
+        Raises:
+            WorkerError: a worker is gone.
+        """
+        assert self._sized is not None, "the workers were ready"
+        self._is_again = True
+        self._allocate(self._sized.size)
 
     def has_changed(self) -> bool:
         """Whether the checkpoint's files are others than those that were loaded."""
@@ -135,7 +149,9 @@ class Startup:
         else:
             _check_same(ready.model, self._sized.model)
             self._note_changes()
-        size = self._sized.size
+        self._allocate(self._sized.size)
+
+    def _allocate(self, size: KVSize) -> None:
         self._is_loaded = True
         self.fraction = 1.0
         self._enter("allocating the KV cache")

@@ -4,7 +4,7 @@ state        by the workers' messages                        steps are planned
 starting     startup, until the KV cache is there            no
 serving      outputs are applied; a loss: recovering         as many as may be in flight
 recovering   recovery, until the KV cache is there again     no
-asleep       none: there are no workers until wake_up()      no
+asleep       rest, until wake_up()                           no
 """
 
 from __future__ import annotations
@@ -25,8 +25,9 @@ from splitserve.engine_core.ipc.worker_messages import (
     ModelRunnerOutput,
 )
 from splitserve.engine_core.process.kill_points import reach
+from splitserve.engine_core.server.absence.recovery import Recovery
+from splitserve.engine_core.server.absence.rest import Rest
 from splitserve.engine_core.server.frontend_handler import FrontendHandler
-from splitserve.engine_core.server.recovery import Recovery
 from splitserve.engine_core.server.start_watch import LOOK_S, StartWatch
 from splitserve.engine_core.server.startup import Loaded, Startup
 from splitserve.engine_core.server.step_watch import StepWatch
@@ -59,6 +60,7 @@ class WorkerSide:
         self._serve = serve
         self._on_step = on_step
         self._recovery = Recovery(startup, handler, clock)
+        self._rest = Rest(startup, handler, self._recovery)
         self._start_watch = StartWatch(startup.longest_silence_s, clock)
         self._step_watch = StepWatch(executor, clock)
         self._polled: tuple[zmq.Socket | int, ...] = ()
@@ -66,22 +68,23 @@ class WorkerSide:
 
     @property
     def is_recovering(self) -> bool:
-        """Whether lost workers are being started again."""
-        return self._recovery.is_active
+        """Whether no step is planned until workers are there again."""
+        return self._recovery.is_active or self._rest.is_asleep
 
-    def sleep(self) -> None:
-        """End the workers until wake_up(); see Recovery.sleep.
+    def sleep(self, keeps_weights: bool, done: Callable[[], None]) -> None:
+        """Give up memory until wake_up(); see Rest.sleep.
 
         Raises:
-            EngineUnavailableError: they are being started.
+            EngineUnavailableError: the workers are being started, or cannot do this.
+            WorkerError: a worker is gone.
         """
         if self._engine is None:
             raise EngineUnavailableError("the engine is loading")
-        self._recovery.sleep(self._engine)
+        self._rest.sleep(self._engine, keeps_weights, done)
 
     def wake_up(self) -> None:
-        """Start workers again, if there are none."""
-        self._recovery.wake_up()
+        """Take the memory again, if it was given up."""
+        self._rest.wake_up()
         self._start_watch.heard()
 
     def register(self, poller: zmq.Poller) -> None:
@@ -97,7 +100,7 @@ class WorkerSide:
 
     def next_due_s(self) -> float:
         """Return the time by which attend() has to be called again; inf when nothing is due."""
-        if self._recovery.is_asleep:
+        if self._rest.is_asleep:
             due_s = math.inf
         elif self._engine is None or self._recovery.is_active:
             due_s = self._clock.monotonic() + LOOK_S
@@ -119,12 +122,13 @@ class WorkerSide:
         except (WorkerError, ConfigError, ModelLoadError) as fault:
             if self._engine is None:
                 raise
-            self._recovery.begin(self._engine, fault)
+            if not self._rest.lose(fault):
+                self._recovery.begin(self._engine, fault)
             self._start_watch.heard()
 
     def stalled(self) -> str:
         """Say why no step can end at the moment; "" if one can, or none is meant to."""
-        if self._engine is None or self._recovery.is_asleep:
+        if self._engine is None or self._rest.is_asleep:
             return ""
         if self._recovery.is_active:
             return f"lost its workers and is {self._startup.stage}"
@@ -134,7 +138,7 @@ class WorkerSide:
         if self._is_due(ready):
             for message in self._executor.receive():
                 self._on_message(message)
-        if self._recovery.is_asleep:
+        if self._rest.is_asleep:
             return
         if self._recovery.is_active:
             self._recovery.look(self._executor.stopped())
@@ -156,6 +160,9 @@ class WorkerSide:
             loaded = self._startup.on_message(message)
             if loaded is not None:
                 self._engine = self._serve(loaded)
+        elif self._rest.is_releasing:
+            self._start_watch.heard()
+            self._rest.on_message(message)
         elif self._recovery.is_active:
             self._start_watch.heard()
             self._recovery.on_message(message)

@@ -257,9 +257,9 @@ class EnginePool:
         """Have all engines, their workers and frontends log from a level on; return who does, by address."""
         return await questions.set_log_level(self._replicas, level, timeout_s)
 
-    async def rest(self, *, asleep: bool, timeout_s: float) -> None:
+    async def rest(self, level: int, timeout_s: float) -> None:
         """Have every ready engine sleep, or wake up; raises EngineUnavailableError. See questions.rest()."""
-        await questions.rest(self._serving(), asleep, timeout_s)
+        await questions.rest(self._serving(), level, timeout_s)
 
     def _serving(self) -> list[EngineReplica]:
         """Return the engines that are ready, at least one."""

@@ -11,8 +11,10 @@ from splitserve.engine_core.ipc.wire import EngineView, LogLevelName
 from splitserve.frontend.engines.replica import EngineReplica
 from splitserve.frontend.engines.status import EngineStatus, Explanation
 
-# In vLLM's words: how deep an engine may sleep, and what wakes up.
-SLEEP_LEVEL = 2
+# In vLLM's words: how deep an engine may sleep, giving up its KV cache or weights as well; what wakes up.
+SLEEP_LEVELS = (1, 2)
+DEFAULT_SLEEP_LEVEL = 1
+AWAKE = 0
 WAKE_TAGS = ("weights", "kv_cache")
 
 
@@ -65,16 +67,22 @@ async def set_log_level(
     }
 
 
-async def rest(replicas: Iterable[EngineReplica], asleep: bool, timeout_s: float) -> None:
-    """Have engines end their workers, and with them weights and KV, or start them again.
+async def rest(replicas: Iterable[EngineReplica], level: int, timeout_s: float) -> None:
+    """Have engines sleep, which returns once the memory that they give up is free, or wake up.
 
-    Open requests wait, and go on with the same tokens; new ones are refused until the workers are back, some
-    time after this returns.
+    Open requests wait, and go on with the same tokens; new ones are refused until the engines have taken
+    their memory again, some time after waking up returns.
+
+    Args:
+        replicas: those that are asked.
+        level: 1 gives up the KV cache, 2 the weights as well; AWAKE takes them again.
+        timeout_s: for the answers.
 
     Raises:
-        EngineUnavailableError: an engine did not do so within timeout_s seconds.
+        EngineUnavailableError: an engine did not do so in time.
     """
-    call = Call(0, CallKind.SLEEP if asleep else CallKind.WAKE_UP)
+    kind = CallKind.WAKE_UP if level == AWAKE else CallKind.SLEEP
+    call = Call(0, kind, keeps_weights=level == 1)
     await asyncio.gather(*(each.client.call(call, timeout_s) for each in replicas))
 
 
@@ -88,10 +96,11 @@ async def _explain(
 
 
 def check_sleep_level(level: object) -> None:
-    """Refuse another level than 2; raises InvalidRequestError."""
-    if type(level) is not int or level != SLEEP_LEVEL:
+    """Refuse another level than 1 or 2; raises InvalidRequestError."""
+    if type(level) is not int or level not in SLEEP_LEVELS:
         raise InvalidRequestError(
-            f"level may only be {SLEEP_LEVEL}, which gives up weights and KV cache, got {str(level)[:64]!r}",
+            "level may be 1, which gives up the KV cache, or 2, which gives up the weights as well, "
+            f"got {str(level)[:64]!r}",
             "level",
             "unsupported_parameter",
         )

@@ -13,7 +13,7 @@ from splitserve.engine_core.near_names import names_near_keywords
 from splitserve.engine_core.sampling_params import MAX_LOGPROBS, SamplingParams
 from splitserve.engine_core.sequence_sampling import MAX_STEP_LOGPROBS
 from splitserve.engine_core.settings.checks import check_range
-from splitserve.frontend.engines.questions import check_sleep_level, check_wake_tags
+from splitserve.frontend.engines.questions import DEFAULT_SLEEP_LEVEL, check_sleep_level, check_wake_tags
 from splitserve.frontend.offline.control.beam_search import BeamSearchOutput, BeamSearchParams, beam_output
 from splitserve.frontend.offline.control.metrics import Metric, metrics_of
 from splitserve.frontend.offline.engine_keywords import Given, engine_keywords, engine_words, shows_keywords
@@ -170,14 +170,14 @@ class AsyncLLM:
         runner = self._started().runner
         return metrics_of(await asyncio.wrap_future(runner.submit(runner.fresh_status())))
 
-    async def sleep(self, level: int = 2) -> None:
-        """Give up the memory of weights and KV cache until wake_up(); see LLM.sleep()."""
+    async def sleep(self, level: int = DEFAULT_SLEEP_LEVEL) -> None:
+        """Give up the memory of the KV cache, or of the weights too, until wake_up(); see LLM.sleep()."""
         check_sleep_level(level)
         runner = self._started().runner
-        await asyncio.wrap_future(runner.submit(runner.sleep()))
+        await asyncio.wrap_future(runner.submit(runner.sleep(level)))
 
     async def wake_up(self, tags: Sequence[str] | None = None) -> None:
-        """Load the weights again, and return once the engine serves; see LLM.wake_up()."""
+        """Take the memory again, and return once the engine serves; see LLM.wake_up()."""
         check_wake_tags(tags)
         runner = self._started().runner
         await asyncio.wrap_future(runner.submit(runner.wake_up(self._startup_timeout_s)))

@@ -188,7 +188,7 @@ class OfflineModel:
         """Let the engine give up its memory; see LLM.sleep()."""
         check_sleep_level(level)
         self.check_open()
-        self.runner.run(self.runner.sleep())
+        self.runner.run(self.runner.sleep(level))
 
     def wake_up(self, tags: Sequence[str] | None) -> None:
         """Let the engine take it again; see LLM.wake_up()."""

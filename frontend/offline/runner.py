@@ -26,6 +26,7 @@ from splitserve.engine_core.process.heartbeats import LOOK_INTERVAL_S
 from splitserve.engine_core.process.restart_intensity import RestartIntensity
 from splitserve.frontend.engines.generation import GenerationRequest, OutputDelta
 from splitserve.frontend.engines.pool import EnginePool
+from splitserve.frontend.engines.questions import AWAKE
 from splitserve.frontend.engines.served_model import ServedModel
 from splitserve.frontend.engines.status import EngineStatus
 from splitserve.frontend.offline.engine import EngineProcess
@@ -35,6 +36,8 @@ J = TypeVar("J")
 
 _POLL_S = 0.1
 _READY_POLL_S = 0.2
+# A model that has kept its weights wakes up in a fraction of the above.
+_WAKE_POLL_S = 0.01
 _LAST_WORDS_S = 2.0
 # Answered between two steps, which may be long ones.
 _CALL_TIMEOUT_S = 60.0
@@ -137,30 +140,30 @@ class OfflineRunner:
         except EngineUnavailableError as error:
             raise self._failure or error from None
 
-    async def sleep(self) -> None:
-        """Have the engine end its workers.
+    async def sleep(self, level: int) -> None:
+        """Have the engine give up memory, and wait until that is free; see LLM.sleep().
 
         Raises:
             SplitServeError: the engine ended, or does not answer.
         """
         assert self._pool is not None
         try:
-            await self._pool.rest(asleep=True, timeout_s=_CALL_TIMEOUT_S)
+            await self._pool.rest(level, _CALL_TIMEOUT_S)
         except EngineUnavailableError as error:
             raise self._failure or error from None
 
     async def wake_up(self, timeout_s: float) -> None:
-        """Have the engine start its workers, and wait until it serves.
+        """Have the engine take its memory again, and wait until it serves.
 
         Raises:
             SplitServeError: the engine ended, or does not serve in time.
         """
         assert self._pool is not None
         try:
-            await self._pool.rest(asleep=False, timeout_s=_CALL_TIMEOUT_S)
+            await self._pool.rest(AWAKE, _CALL_TIMEOUT_S)
             async with asyncio.timeout(timeout_s):
                 while (await self._status()).state != "ready":
-                    await asyncio.sleep(_READY_POLL_S)
+                    await asyncio.sleep(_WAKE_POLL_S)
         except EngineUnavailableError as error:
             raise self._failure or error from None
         except TimeoutError:

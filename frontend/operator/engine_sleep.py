@@ -6,10 +6,15 @@ import msgspec
 from starlette.requests import Request
 from starlette.responses import Response
 
-from splitserve.frontend.engines.questions import SLEEP_LEVEL, check_sleep_level, check_wake_tags
+from splitserve.frontend.engines.questions import (
+    AWAKE,
+    DEFAULT_SLEEP_LEVEL,
+    check_sleep_level,
+    check_wake_tags,
+)
 from splitserve.frontend.openai.context import ApiContext, json_response
 
-# Answered between two steps, which may be long ones.
+# Answered between two steps, which may be long ones, and when ended workers have freed their memory.
 TIMEOUT_S = 60.0
 
 
@@ -29,12 +34,13 @@ async def sleep(context: ApiContext, request: Request) -> Response:
     """Answer POST /sleep.
 
     Raises:
-        InvalidRequestError: the level is not 2.
+        InvalidRequestError: the level is neither 1 nor 2.
         EngineUnavailableError: no engine is ready, or one does not answer.
     """
-    text = request.query_params.get("level", str(SLEEP_LEVEL))
-    check_sleep_level(int(text) if text.isascii() and text.isdigit() and len(text) < 9 else text)
-    await context.pool.rest(asleep=True, timeout_s=TIMEOUT_S)
+    text = request.query_params.get("level", str(DEFAULT_SLEEP_LEVEL))
+    level = int(text) if text.isascii() and text.isdigit() and len(text) < 9 else 0
+    check_sleep_level(level or text)
+    await context.pool.rest(level, TIMEOUT_S)
     return json_response(SleepAnswer(True))
 
 
@@ -46,7 +52,7 @@ async def wake_up(context: ApiContext, request: Request) -> Response:
         EngineUnavailableError: no engine is ready, or one does not answer.
     """
     check_wake_tags(request.query_params.getlist("tags") or None)
-    await context.pool.rest(asleep=False, timeout_s=TIMEOUT_S)
+    await context.pool.rest(AWAKE, TIMEOUT_S)
     return json_response(SleepAnswer(False))
 
 

@@ -63,6 +63,19 @@ def test_the_demo_model_says_what_it_says_on_a_cpu(gpu: Gpu) -> None:
     assert [job.tokens for job in jobs] == [job.tokens for job in expected]
 
 
+def test_a_worker_that_gave_up_its_cache_has_it_again(gpu: Gpu, checkpoint: Path) -> None:
+    worker, config = start_worker(gpu, checkpoint)
+    jobs = random_jobs(random.Random(4))[:4]
+    again = [job.again() for job in jobs]
+    Driver(worker, config, NUM_BLOCKS, random.Random(4)).run(jobs)
+    before = 0 if gpu.is_emulated else torch.cuda.memory_reserved()
+    worker.release_kv_cache()
+    assert gpu.is_emulated or torch.cuda.memory_reserved() < before
+    worker.init_kv_cache(NUM_BLOCKS, NUM_HOST_BLOCKS)
+    Driver(worker, config, NUM_BLOCKS, random.Random(4)).run(again)
+    assert [job.tokens for job in jobs] == [job.tokens for job in again]
+
+
 def test_a_row_that_is_no_number_fails_alone(gpu: Gpu, tmp_path: Path) -> None:
     checkpoint = write_tiny_llama(tmp_path / "poisoned", poisoned_token=7)
     worker, config = start_worker(gpu, checkpoint)

@@ -19,9 +19,9 @@ from splitserve.engine_core.ipc.worker_messages import (
 )
 from splitserve.engine_core.process.kill_points import reach
 from splitserve.engine_core.process.progress import StartupReport
+from splitserve.engine_core.server.absence.recovery import Recovery
 from splitserve.engine_core.server.frontend_handler import FrontendHandler
 from splitserve.engine_core.server.frontends import FrontendTable
-from splitserve.engine_core.server.recovery import Recovery
 from splitserve.engine_core.server.startup import Startup
 from splitserve.engine_core.server.step_watch import StepWatch
 from splitserve.engine_core.server.upkeep import NEVER, Upkeep

@@ -22,6 +22,7 @@ from splitserve.engine_core.ipc.worker_messages import (
     CompileGrammar,
     FromWorkerMessage,
     LoadAdapter,
+    MemoryReleased,
     SchedulerOutput,
 )
 
@@ -103,6 +104,10 @@ class SimulatedExecutor(Executor):
         """Report the cache as allocated."""
         self._reply(self._worker.init_kv_cache(num_blocks, num_host_blocks), 0.0)
 
+    def release_kv_cache(self) -> None:
+        """Report it as released, after the steps before."""
+        self._reply(self._worker.release_kv_cache(), 0.0)
+
     def submit(self, output: SchedulerOutput) -> None:
         """Compute a step; its output is due after the step time."""
         if self._is_lost:
@@ -162,6 +167,8 @@ class SimulatedExecutor(Executor):
         """Have no worker."""
         self._due.clear()
         self._is_lost = True
+        self._free_at_s = 0.0
+        self._reply(MemoryReleased(), 0.0)
 
     def restart(self) -> None:
         """Put a worker without rows and KV in the place of the one that was lost."""

@@ -31,6 +31,7 @@ from splitserve.engine_core.ipc.worker_messages import (
     GrammarCompiled,
     KVCacheReady,
     LoadAdapter,
+    MemoryReleased,
     ModelRunnerOutput,
     NewRow,
     RowError,
@@ -70,6 +71,14 @@ class SimulatedWorker:
             first = ShadowKV(num_blocks, self._model.block_size, first_window, num_host_blocks)
             self._shadow = ShadowGroups(first, num_groups, window)
         return KVCacheReady(num_blocks)
+
+    def release_kv_cache(self) -> MemoryReleased:
+        """Forget rows and blocks."""
+        for row in sorted(self._occupied):
+            self._free(row)
+        self._shadow = None
+        self._num_places = 0
+        return MemoryReleased()
 
     def compile(self, message: CompileGrammar) -> GrammarCompiled:
         """Refuse: made-up tokens follow no grammar."""

@@ -7,6 +7,7 @@ from types import TracebackType
 from typing import Self
 
 from splitserve.engine_core.sampling_params import SamplingParams
+from splitserve.frontend.engines.questions import DEFAULT_SLEEP_LEVEL
 from splitserve.frontend.offline.control.metrics import Metric
 from splitserve.frontend.offline.offline_model import OfflineModel
 from splitserve.frontend.text.tokenizer import Tokenizer
@@ -31,13 +32,13 @@ class LLMControl:
         """
         return self._model.metrics()
 
-    def sleep(self, level: int = 2) -> None:
-        """Give up the memory of weights and KV cache until wake_up(); what runs waits.
+    def sleep(self, level: int = DEFAULT_SLEEP_LEVEL) -> None:
+        """Give up memory until wake_up(), and return once it is free; what runs waits.
 
         What is asked for meanwhile is refused with EngineAsleepError.
 
         Args:
-            level: 2; other levels of vLLM's are refused.
+            level: 1 gives up the KV cache, and the weights stay where they are; 2 gives up both.
 
         Raises:
             InvalidRequestError: another level.
@@ -46,7 +47,9 @@ class LLMControl:
         self._model.sleep(level)
 
     def wake_up(self, tags: Sequence[str] | None = None) -> None:
-        """Load the weights again, and return once the engine serves; what waited goes on.
+        """Take the memory again, and return once the engine serves; what waited goes on.
+
+        After level 1 that takes as long as allocating a KV cache, after level 2 as long as loading the model.
 
         Args:
             tags: None, or both "weights" and "kv_cache": the engine wakes up as a whole.

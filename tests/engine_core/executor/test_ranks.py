@@ -13,6 +13,7 @@ from splitserve.engine_core.ipc.worker_messages import (
     KVCacheReady,
     LoadProgress,
     MemoryNeed,
+    MemoryReleased,
     ModelRunnerOutput,
     WorkerHello,
     WorkerReady,
@@ -98,6 +99,17 @@ def test_progress_is_that_of_all_ranks_once_all_have_begun() -> None:
     assert ranks.take(0, LoadProgress(60, 100)) is None
     assert ranks.take(1, LoadProgress(0, 50)) == LoadProgress(60, 150)
     assert ranks.take(1, LoadProgress(50, 50)) == LoadProgress(110, 150)
+
+
+def test_memory_is_free_once_it_is_at_every_rank_each_time() -> None:
+    ranks = Ranks(2, 0, 5.0, ManualClock())
+    for _ in range(2):
+        ranks.expect_caches()
+        assert not ranks.are_serving
+        assert [ranks.take(rank, KVCacheReady(4, 1 + rank)) for rank in (1, 0)] == [None, KVCacheReady(4, 2)]
+        assert [ranks.take(rank, MemoryReleased()) for rank in (1, 0)] == [None, MemoryReleased()]
+        # They hear of a log level, say, all the same.
+        assert ranks.are_serving
 
 
 def test_needs_are_the_largest_of_all_ranks_and_memory_the_least() -> None:

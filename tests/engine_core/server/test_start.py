@@ -37,7 +37,7 @@ def ready(block_bytes: int = 100, available_bytes: int = 10**9) -> WorkerReady:
 
 class RecordingExecutor(Executor):
     def __init__(self) -> None:
-        self.started = self.stopped_count = 0
+        self.started = self.stopped_count = self.released_count = 0
         self.sizes: list[tuple[int, int]] = []
 
     def start(self) -> None:
@@ -51,6 +51,9 @@ class RecordingExecutor(Executor):
 
     def init_kv_cache(self, num_blocks: int, num_host_blocks: int = 0) -> None:
         self.sizes.append((num_blocks, num_host_blocks))
+
+    def release_kv_cache(self) -> None:
+        self.released_count += 1
 
     def submit(self, output: SchedulerOutput) -> None:
         raise AssertionError("no step before the start is over")

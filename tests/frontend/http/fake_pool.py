@@ -294,6 +294,7 @@ class FakePool(EnginePool):
     open_requests: list[RequestInfo] = field(default_factory=list)
     engine_view: EngineView | None = None
     log_levels: list[str] = field(default_factory=list)
+    sleep_levels: list[int] = field(default_factory=list)
     started: bool = False
     stopped: bool = False
 
@@ -424,8 +425,9 @@ class FakePool(EnginePool):
         self.log_levels.append(level)
         return {"ipc:///secret/socket": self.answers}
 
-    async def rest(self, *, asleep: bool, timeout_s: float) -> None:
-        self.state = "asleep" if asleep else "ready"
+    async def rest(self, level: int, timeout_s: float) -> None:
+        self.sleep_levels.append(level)
+        self.state = "asleep" if level else "ready"
 
     async def reset_prefix_cache(self, timeout_s: float) -> int:
         return 25

@@ -15,6 +15,8 @@ from splitserve.frontend.offline.control.metrics import Counter, Gauge, Metric
 pytestmark = pytest.mark.system
 
 PREFIX = "splitserve:"
+# Of the demo model: keys and values of 5 layers, 4 heads of 32 elements, 2 bytes each.
+KV_BYTES_PER_TOKEN = 2 * 5 * 4 * 32 * 2
 
 
 def value(metrics: list[Metric], name: str) -> float:
@@ -46,8 +48,8 @@ def test_a_model_that_sleeps_goes_on_with_the_same_tokens(llm: LLM) -> None:
     with ThreadPoolExecutor(1) as threads:
         running = threads.submit(llm.generate, prompts, long, use_tqdm=False)
         # Before it begins, while it runs or afterwards: it makes no difference.
-        for _ in range(3):
-            llm.sleep()
+        for level in (1, 2, 1, 2):
+            llm.sleep(level)
             with pytest.raises(EngineAsleepError):
                 llm.generate("Hello", use_tqdm=False)
             llm.wake_up(["weights", "kv_cache"])
@@ -59,7 +61,7 @@ def test_a_model_that_sleeps_goes_on_with_the_same_tokens(llm: LLM) -> None:
     assert [each.outputs[0].token_ids for each in found] == expected
 
 
-@pytest.mark.parametrize(("level", "tags", "param"), [(1, None, "level"), (2, ["weights"], "tags")])
+@pytest.mark.parametrize(("level", "tags", "param"), [(0, None, "level"), (2, ["weights"], "tags")])
 def test_another_sleep_is_refused(llm: LLM, level: int, tags: list[str] | None, param: str) -> None:
     with pytest.raises(InvalidRequestError) as caught:
         llm.sleep(level) if level != 2 else llm.wake_up(tags)
@@ -67,18 +69,34 @@ def test_another_sleep_is_refused(llm: LLM, level: int, tags: list[str] | None, 
 
 
 @pytest.mark.slow
-def test_the_workers_of_a_model_that_sleeps_are_gone() -> None:
+def test_a_model_that_sleeps_gives_up_what_its_level_says() -> None:
     ask = SamplingParams(max_tokens=12, temperature=0, ignore_eos=True)
-    with LLM(use_tqdm=False, num_threads=1) as llm:
-        expected = llm.generate("The capital of France is", ask, use_tqdm=False)[0].outputs
+    prompt = "The capital of France is"
+    # A cache that many tokens fill, so that its memory shows.
+    with LLM(use_tqdm=False, num_threads=1, max_num_seqs=8, num_blocks=4096) as llm:
+        expected = llm.generate(prompt, ask, use_tqdm=False)[0].outputs
         engine = psutil.Process(llm._model.runner.engine_pid)
-        workers = engine.children(recursive=True)
-        assert workers
+        (worker,) = engine.children(recursive=True)
+        llm.generate([[4 + i] * 1500 for i in range(16)], SamplingParams(max_tokens=1), use_tqdm=False)
+        before = worker.memory_info().rss
         llm.sleep()
-        gone, alive = psutil.wait_procs(workers, timeout=60)
-        assert (len(gone), alive, engine.children()) == (len(workers), [], [])
-        llm.sleep()
+        # Weights and libraries stay.
+        assert before - worker.memory_info().rss > 16 * 1500 * KV_BYTES_PER_TOKEN // 2
         llm.wake_up()
-        assert llm.generate("The capital of France is", ask, use_tqdm=False)[0].outputs == expected
+        assert engine.children(recursive=True) == [worker]
+        assert llm.generate(prompt, ask, use_tqdm=False)[0].outputs == expected
+        llm.sleep(1)
+        # Deeper: from here on there is no worker, until it is loaded again.
+        llm.sleep(2)
+        assert (worker.is_running(), engine.children()) == (False, [])
+        llm.sleep(1)
+        llm.wake_up()
+        assert llm.generate(prompt, ask, use_tqdm=False)[0].outputs == expected
+        llm.sleep(1)
+        # Nobody needs it before the model wakes up.
+        (worker,) = engine.children(recursive=True)
+        worker.kill()
+        llm.wake_up()
+        assert llm.generate(prompt, ask, use_tqdm=False)[0].outputs == expected
         llm.sleep()
     assert not engine.is_running()

@@ -7,6 +7,7 @@ import pytest
 
 from splitserve.frontend.http.api_keys import hash_key
 from tests.frontend.http.app_fixtures import ClientFactory
+from tests.frontend.http.fake_pool import FakePool
 
 ADMIN = {"authorization": "Bearer an-admin-key"}
 USER = {"authorization": "Bearer a-users-key"}
@@ -20,7 +21,7 @@ def client(make_client: ClientFactory) -> httpx.AsyncClient:
     )
 
 
-async def test_an_engine_sleeps_until_it_is_woken_up(client: httpx.AsyncClient) -> None:
+async def test_an_engine_sleeps_until_it_is_woken_up(client: httpx.AsyncClient, pool: FakePool) -> None:
     async def is_sleeping() -> bool:
         found: bool = (await client.get("/is_sleeping", headers=ADMIN)).json()["is_sleeping"]
         return found
@@ -37,6 +38,10 @@ async def test_an_engine_sleeps_until_it_is_woken_up(client: httpx.AsyncClient) 
     assert woken.json() == {"is_sleeping": False}
     assert not await is_sleeping()
     assert (await client.get("/health", headers=USER)).json()["status"] == "ok"
+    # Lightly, if nothing is said.
+    for query in ("", "?level=1"):
+        await client.post(f"/sleep{query}", headers=ADMIN)
+    assert pool.sleep_levels == [2, 0, 1, 1]
 
 
 async def test_prefixes_are_forgotten(client: httpx.AsyncClient) -> None:
@@ -45,7 +50,12 @@ async def test_prefixes_are_forgotten(client: httpx.AsyncClient) -> None:
 
 @pytest.mark.parametrize(
     ("path", "param"),
-    [("/sleep?level=1", "level"), ("/sleep?level=deep", "level"), ("/wake_up?tags=weights", "tags")],
+    [
+        ("/sleep?level=0", "level"),
+        ("/sleep?level=3", "level"),
+        ("/sleep?level=deep", "level"),
+        ("/wake_up?tags=weights", "tags"),
+    ],
 )
 async def test_what_an_engine_cannot_do_is_named(client: httpx.AsyncClient, path: str, param: str) -> None:
     answer = await client.post(path, headers=ADMIN)

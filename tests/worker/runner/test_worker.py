@@ -8,10 +8,10 @@ import msgspec
 import pytest
 import torch
 
-from splitserve.engine_core.errors import ConfigError
+from splitserve.engine_core.errors import ConfigError, WorkerError
 from splitserve.engine_core.ipc.codec import pack_int32, unpack_int32
 from splitserve.engine_core.ipc.wire import ModelInfo
-from splitserve.engine_core.ipc.worker_messages import KVCacheReady, NewRow, SchedulerOutput
+from splitserve.engine_core.ipc.worker_messages import KVCacheReady, MemoryReleased, NewRow, SchedulerOutput
 from splitserve.engine_core.process.version import software_version
 from splitserve.engine_core.sequence_sampling import SequenceSampling
 from splitserve.worker.config import WorkerConfig
@@ -133,6 +133,24 @@ def test_a_prompt_that_fills_the_context_still_samples(tiny_llama: Path) -> None
     )
     assert len(unpack_int32(output.token_ids)) == 1
     assert len(output.prompt_logprobs) == MAX_LEN - 1
+
+
+def test_a_worker_without_its_cache_takes_no_step_until_it_has_one_again(tiny_llama: Path) -> None:
+    worker = Worker(WorkerConfig(model=str(tiny_llama), num_threads=1, max_num_seqs=1, block_size=4))
+    worker.load(ignore)
+    worker.init_kv_cache(4)
+    row = NewRow(0, pack_int32([9, 8, 7]), 3, 0, pack_int32([0]), SequenceSampling(seed=1, logprobs=3))
+    step = SchedulerOutput(1, pack_int32([0]), pack_int32([3]), [row])
+    before = worker.execute(step)
+    assert worker.release_kv_cache() == MemoryReleased()
+    worker.forget_batch()
+    assert not worker.can_follow(step)
+    assert not worker.prepare_ahead()
+    with pytest.raises(WorkerError, match="before the KV cache"):
+        worker.execute(step)
+    worker.init_kv_cache(4)
+    after = worker.execute(step)
+    assert (after.token_ids, after.logprobs) == (before.token_ids, before.logprobs)
 
 
 def test_prefix_blocks_of_another_row_are_read_and_not_computed_again(tiny_llama: Path) -> None:

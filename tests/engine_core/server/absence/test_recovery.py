@@ -8,7 +8,7 @@ import msgspec
 import pytest
 
 from splitserve.engine_core.checkpoint.source import DEMO_MODEL
-from splitserve.engine_core.errors import ConfigError, EngineUnavailableError, ModelLoadError, WorkerError
+from splitserve.engine_core.errors import ConfigError, ModelLoadError, WorkerError
 from splitserve.engine_core.ipc.codec import pack_int32
 from splitserve.engine_core.ipc.messages import (
     Abort,
@@ -28,7 +28,7 @@ from splitserve.engine_core.ipc.wire import PROTOCOL_VERSION
 from splitserve.engine_core.ipc.worker_messages import KVCacheReady, LoadProgress
 from splitserve.engine_core.process.progress import StartupReport
 from splitserve.engine_core.sequence_sampling import SequenceSampling
-from splitserve.engine_core.server.recovery import (
+from splitserve.engine_core.server.absence.recovery import (
     LOSSES_WITHIN_S,
     MAX_FAILED_STARTS,
     MAX_LOSSES,
@@ -105,33 +105,6 @@ def test_new_requests_are_rejected_and_old_ones_kept(losses: Losses) -> None:
     losses.come_back()
     assert losses.bench.say(b"a", request(2)) is None
     assert losses.engine.num_requests == 2
-
-
-def test_an_engine_that_sleeps_keeps_its_requests_and_takes_no_others(losses: Losses) -> None:
-    losses.bench.say(b"a", request(1))
-    losses.recovery.sleep(losses.engine)
-    losses.recovery.sleep(losses.engine)
-    assert losses.told()[-1] == Recovering("asleep", 0.0)
-    assert (losses.executor.stopped_count, losses.executor.started) == (1, 1)
-    rejected = losses.bench.say(b"a", request(2))
-    assert isinstance(rejected, Rejected)
-    assert (rejected.status, rejected.code, rejected.message) == (
-        503,
-        "engine_asleep",
-        "the engine is asleep",
-    )
-    assert losses.recovery.is_active
-    losses.recovery.wake_up()
-    losses.recovery.wake_up()
-    assert losses.told()[-1] == Recovering("starting the worker", 0.0)
-    with pytest.raises(EngineUnavailableError, match="starting the worker"):
-        losses.recovery.sleep(losses.engine)
-    losses.come_back()
-    assert losses.executor.started == 2
-    assert isinstance(losses.told()[-1], Ready)
-    assert losses.engine.num_requests == 1
-    # It was no loss of workers.
-    assert losses.engine.stats().num_worker_restarts == 0
 
 
 def test_who_joins_meanwhile_hears_ready_first(losses: Losses) -> None:

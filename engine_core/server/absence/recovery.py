@@ -7,8 +7,6 @@
     recovering   WorkerError                recovering: once more
     recovering   a worker was stopped       the same, after STOPPED_S
     recovering   no progress                the same, after --load-timeout
-    serving      sleep()                    asleep: requests wait again, there are no workers
-    asleep       wake_up()                  recovering
     any          WorkerError, the sixth     the error ends the engine
                  within a minute, or the
                  third while recovering
@@ -24,7 +22,7 @@ from collections import deque
 
 from splitserve.engine_core.clock import Clock
 from splitserve.engine_core.engine.core import EngineCore
-from splitserve.engine_core.errors import ConfigError, EngineUnavailableError, ModelLoadError, WorkerError
+from splitserve.engine_core.errors import ConfigError, ModelLoadError, WorkerError
 from splitserve.engine_core.ipc.worker_messages import FromWorkerMessage
 from splitserve.engine_core.process.kill_points import reach
 from splitserve.engine_core.process.logs import log_event
@@ -46,7 +44,6 @@ class Recovery:
 
     Attributes:
         is_active: whether workers are being started again, or will be; no step may be planned meanwhile.
-        is_asleep: whether there are none, on purpose.
     """
 
     def __init__(self, startup: Startup, handler: FrontendHandler, clock: Clock) -> None:
@@ -59,32 +56,11 @@ class Recovery:
         self._num_failed_starts = 0
         self._stopped_since_s: float | None = None
         self.is_active = False
-        self.is_asleep = False
 
-    def sleep(self, engine: EngineCore) -> None:
-        """End the workers, which frees their memory, and put all requests back, until wake_up().
-
-        Raises:
-            EngineUnavailableError: workers are being started, or cannot be started again.
-        """
-        if self.is_asleep:
-            return
-        if self.is_active:
-            raise EngineUnavailableError(f"the engine has lost its workers and is {self._startup.stage}")
-        self._startup.sleep()
-        self.is_active = self.is_asleep = True
-        engine.release_workers()
-        log_event(_log, logging.INFO, "asleep", requests=engine.num_requests)
-        self._handler.recover()
-
-    def wake_up(self) -> None:
-        """Start workers again, if there are none; requests go on once they are ready."""
-        if not self.is_asleep:
-            return
-        self.is_asleep = False
+    def await_workers(self) -> None:
+        """Workers that were not lost are about to be started or prepared again; see Rest."""
         self._begin_s, self._num_failed_starts, self._stopped_since_s = self._clock.monotonic(), 0, None
-        self._startup.begin_again()
-        self._handler.announce()
+        self.is_active = True
 
     def begin(self, engine: EngineCore, fault: WorkerError | ConfigError | ModelLoadError) -> None:
         """The workers are lost: put all requests back and start new workers.
