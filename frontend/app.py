@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import AsyncGenerator, Iterable
+from collections.abc import AsyncGenerator
+from functools import partial
 from typing import TYPE_CHECKING
 
 from fastapi import FastAPI
-from prometheus_client.core import Metric
 from prometheus_client.registry import Collector
 from starlette.exceptions import HTTPException
 from starlette.middleware.cors import CORSMiddleware
@@ -37,12 +37,8 @@ from splitserve.frontend.http.response.keep_alive import KeepAlive
 from splitserve.frontend.http.root_path import RootPathMiddleware
 from splitserve.frontend.http.slices import SliceQueue
 from splitserve.frontend.launch import Launch
-from splitserve.frontend.metrics.batches import collect_batches
-from splitserve.frontend.metrics.engines import collect_engines, collect_pool
-from splitserve.frontend.metrics.failover import collect_failover
+from splitserve.frontend.metrics.figures import Counts, EngineFigures, FrontendFigures
 from splitserve.frontend.metrics.process import FrontendMetrics
-from splitserve.frontend.metrics.queues import collect_queues
-from splitserve.frontend.metrics.responses import collect_responses
 from splitserve.frontend.metrics.scrape import Scrape
 from splitserve.frontend.metrics.vllm_names import VllmEngineFigures, VllmNames
 from splitserve.frontend.observability.trace_layer import TraceMiddleware
@@ -98,7 +94,8 @@ def create_app(config: FrontendConfig, pool: EnginePool, launch: Launch | None =
 
     responses = _responses(context, owners.requests)
     batches = make_batches(context, responses, owners.requests, lambda: owners.health.shutting_down)
-    scrape = _scrape(context, _OwnFigures(context, owners, responses, batches), launch)
+    count = partial(_count, owners, responses, batches)
+    scrape = _scrape(context, FrontendFigures(pool, metrics, count), launch)
     tracer = _tracer(config)
 
     @contextlib.asynccontextmanager
@@ -138,10 +135,24 @@ def _tracer(config: FrontendConfig) -> OtelTracer | None:
 
 def _scrape(context: ApiContext, own: Collector, launch: Launch | None) -> Scrape:
     """Return what answers GET /metrics, under vLLM's names, too, if the configuration says so."""
-    engines: Collector = _EngineFigures(context.pool)
+    engines: Collector = EngineFigures(context.pool)
     if context.config.metrics_compat == "vllm":
         engines, own = VllmEngineFigures(VllmNames(engines), context.pool.status), VllmNames(own)
     return Scrape(context.pool, engines, own, launch)
+
+
+def _count(owners: AppOwners, responses: ResponsesContext, batches: BatchesContext) -> Counts:
+    background, store = responses.background, responses.store
+    runner, files = batches.runner, batches.kept
+    return Counts(
+        requests=len(owners.requests),
+        connections=owners.connections.num_open,
+        background=len(background) if background is not None else 0,
+        response_store_errors=store.num_errors if store is not None else 0,
+        batches=len(runner) if runner is not None else 0,
+        batch_lines=runner.num_lines if runner is not None else 0,
+        file_store_errors=files.num_errors if files is not None else 0,
+    )
 
 
 def _responses(context: ApiContext, requests: InFlightRequests) -> ResponsesContext:
@@ -230,56 +241,3 @@ async def _client_gone(request: Request, error: Exception) -> Response:
     # Nobody reads it; the status is for the log and the metrics.
     request.state.log["client_gone"] = True
     return Response(status_code=499)
-
-
-class _EngineFigures(Collector):
-    """Collects the engines' figures at each scrape."""
-
-    def __init__(self, pool: EnginePool) -> None:
-        self._pool = pool
-
-    def collect(self) -> Iterable[Metric]:
-        """Yield all families."""
-        yield from collect_engines(self._pool.status())
-        yield from collect_queues(self._pool.status())
-
-
-class _OwnFigures(Collector):
-    """Collects this frontend's figures at each scrape."""
-
-    def __init__(
-        self,
-        context: ApiContext,
-        owners: AppOwners,
-        responses: ResponsesContext,
-        batches: BatchesContext,
-    ) -> None:
-        self._context = context
-        self._owners = owners
-        self._responses = responses
-        self._batches = batches
-
-    def collect(self) -> Iterable[Metric]:
-        """Yield all families."""
-        pool, metrics, owners = self._context.pool, self._context.metrics, self._owners
-        for status in pool.status():
-            if status.model is not None:
-                # Its histograms begin with no request.
-                metrics.model(status.model.names[0])
-        stats = pool.stats()
-        yield from collect_pool(pool.status(), stats, metrics.frontend_id)
-        yield from collect_failover(stats.failover, stats.num_displaced, metrics.frontend_id)
-        background, store = self._responses.background, self._responses.store
-        yield from collect_responses(
-            len(background) if background is not None else 0,
-            store.num_errors if store is not None else 0,
-            metrics.frontend_id,
-        )
-        runner, files = self._batches.runner, self._batches.kept
-        yield from collect_batches(
-            len(runner) if runner is not None else 0,
-            runner.num_lines if runner is not None else 0,
-            files.num_errors if files is not None else 0,
-            metrics.frontend_id,
-        )
-        yield from metrics.collect(len(owners.requests), owners.connections.num_open)
