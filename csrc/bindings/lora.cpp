@@ -19,7 +19,8 @@ namespace {
 }
 
 void check_weights(const DeviceArgs& args, const TensorView& a, const TensorView& b, LoraParams& params) {
-  args(a, "a").activation(params.dtype).rank(3).size(1, params.depth);
+  const int64_t pair = kPairedAdapters && params.dtype == DType::kBFloat16 ? 2 : 1;
+  args(a, "a").activation(params.dtype).rank(4).size(1, (params.depth + pair - 1) / pair).size(3, pair);
   params.adapters = a.size(0);
   params.rank = a.size(2);
   SPLITSERVE_CHECK_VALUE(params.adapters >= 1 && params.adapters <= kMaxAdapters,
@@ -27,12 +28,14 @@ void check_weights(const DeviceArgs& args, const TensorView& a, const TensorView
   SPLITSERVE_CHECK_VALUE(params.rank >= 16 && params.rank <= 256 && params.rank % 16 == 0,
                          "a: expected a multiple of 16 up to 256, got a rank of " << params.rank);
   const int64_t panels = (params.cols + kLoraCols - 1) / kLoraCols;
-  args(b, "b").activation(params.dtype).rank(4).size(0, params.adapters).size(1, panels);
-  args(b, "b").size(2, params.rank).size(3, kLoraCols);
-  const bool a_dense = a.stride(2) == 1 && (params.depth < 2 || a.stride(1) == params.rank);
+  args(b, "b").activation(params.dtype).rank(5).size(0, params.adapters).size(1, panels);
+  args(b, "b").size(2, params.rank / pair).size(3, kLoraCols).size(4, pair);
+  const bool a_dense = (pair < 2 || a.stride(3) == 1) && a.stride(2) == pair &&
+                       (a.size(1) < 2 || a.stride(1) == params.rank * pair);
   SPLITSERVE_CHECK_VALUE(a_dense, "a: an adapter's matrix must be contiguous");
   const int64_t panel = params.rank * kLoraCols;
-  const bool b_dense = b.stride(3) == 1 && b.stride(2) == kLoraCols && (panels < 2 || b.stride(1) == panel);
+  const bool b_dense = (pair < 2 || b.stride(4) == 1) && b.stride(3) == pair &&
+                       b.stride(2) == kLoraCols * pair && (panels < 2 || b.stride(1) == panel);
   SPLITSERVE_CHECK_VALUE(b_dense, "b: an adapter's matrix must be contiguous");
   params.a_stride = a.stride(0);
   params.b_stride = b.stride(0);

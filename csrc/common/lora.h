@@ -10,12 +10,15 @@ inline constexpr int64_t kMaxAdapters = 256;
 // Outputs that lie side by side in `b`; the last ones are padded with zeros.
 inline constexpr int64_t kLoraCols = 64;
 
+// A pair is as many neighbours along depth or rank as lie side by side: 2 bfloat16 where kPairedAdapters, as
+// its products add up two at a time, else 1. Behind the last input and the last rank of an adapter are zeros.
+//
 // out[t] += scales[s] * (x[t] . a[s]) . b[s] with s = slots[t]; rows whose slot is negative stay as they are.
 struct LoraParams {
   void* out;             // [rows, cols]
   const void* x;         // [rows, depth]
-  const void* a;         // [adapters, depth, rank]
-  const void* b;         // [adapters, ceil(cols / 64), rank, 64]
+  const void* a;         // [adapters, ceil(depth / pair), rank, pair]
+  const void* b;         // [adapters, ceil(cols / 64), rank / pair, 64, pair]
   const float* scales;   // [adapters]
   const int32_t* ranks;  // [adapters], of each at most `rank`; 0 for none
   const int32_t* slots;  // [rows]

@@ -27,7 +27,7 @@ def _add(
 def test_each_row_gets_the_delta_of_its_adapter(
     gpu: Gpu, depth: int, cols: int, room: int, dtype: torch.dtype
 ) -> None:
-    weights = weights_of([room, 1, room - 3, 0], (depth, cols, room), dtype)
+    weights = weights_of([room, 1, room - 3, 0], (depth, cols, room), dtype, 1)
     weights.a[3].zero_()
     x, out = torch.randn(len(SLOTS), depth).to(dtype), torch.randn(len(SLOTS), cols).to(dtype)
     ours = _add(gpu, out, x, weights, SLOTS)
@@ -41,6 +41,6 @@ def test_each_row_gets_the_delta_of_its_adapter(
 
 
 def test_a_slot_that_does_not_exist_is_no_adapter(gpu: Gpu) -> None:
-    weights = weights_of([4, 4], (8, 6, 16), torch.float32)
+    weights = weights_of([4, 4], (8, 6, 16), torch.float32, 1)
     out = torch.randn(2, 6)
     assert_same_bits(_add(gpu, out, torch.randn(2, 8), weights, [2, -7]), out)

@@ -31,7 +31,7 @@ class CpuOps(Kernels[PackedWeight]):
     experts: CpuExpertOps
 
     def __init__(self, library: Any) -> None:
-        super().__init__(library)
+        super().__init__(library, has_paired_adapters=True)
         self._library = library
         self.latents = LatentOps(library)
         self.whole = WholeOps(library)

@@ -31,6 +31,7 @@ class Kernels(ABC, Generic[MatrixT_contra]):
 
     Args:
         library: a tvm_ffi.Module that exports the kernels.
+        has_paired_adapters: whether the matrices of adapters lie in pairs, see LoraOps.
 
     Attributes:
         sampling: those that turn logits into tokens.
@@ -40,9 +41,9 @@ class Kernels(ABC, Generic[MatrixT_contra]):
 
     experts: ExpertOps[MatrixT_contra]
 
-    def __init__(self, library: Any) -> None:
+    def __init__(self, library: Any, *, has_paired_adapters: bool = False) -> None:
         self.sampling = SamplingOps(library)
-        self.lora = LoraOps(library)
+        self.lora = LoraOps(library, has_pairs=has_paired_adapters)
         self._rms_norm = library.rms_norm
         self._fused_add_rms_norm = library.fused_add_rms_norm
         self._layer_norm = library.layer_norm

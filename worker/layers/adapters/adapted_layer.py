@@ -11,7 +11,7 @@ from typing import NamedTuple
 import torch
 
 from splitserve.worker.layers.parameter import HeadPairs
-from splitserve.worker.ops.layers.lora import PANEL_COLUMNS, LoraWeights, in_panels
+from splitserve.worker.ops.layers.lora import PANEL_COLUMNS, LoraWeights, in_pairs, in_panels
 
 
 class AdaptedShape(NamedTuple):
@@ -45,8 +45,8 @@ class Delta(NamedTuple):
     """What an adapter adds to one layer, scale * x A^T B^T, as this rank needs it.
 
     Attributes:
-        a: [K, r], of this rank's inputs.
-        b: [ceil(N / 64), r, 64], of this rank's outputs, see LoraWeights.
+        a: [ceil(K / pair), r, pair], of this rank's inputs, see LoraWeights.
+        b: [ceil(N / 64), ceil(r / pair), 64, pair], of this rank's outputs.
         scale: a factor.
     """
 
@@ -54,20 +54,30 @@ class Delta(NamedTuple):
     b: torch.Tensor
     scale: float
 
+    @property
+    def rank(self) -> int:
+        """Ranks of the adapter."""
+        return self.a.shape[1]
+
 
 class AdaptedLayer:
     """One linear layer of the checkpoint that adapters may change.
 
-    Attributes:
+    Args:
         name: of its module in the checkpoint.
         shape: of the layer.
+        pair: inputs, or ranks, that lie side by side, see LoraWeights.
+
+    Attributes:
+        name, shape: as given.
     """
 
-    __slots__ = ("_weights", "name", "shape")
+    __slots__ = ("_pair", "_weights", "name", "shape")
 
-    def __init__(self, name: str, shape: AdaptedShape) -> None:
+    def __init__(self, name: str, shape: AdaptedShape, pair: int) -> None:
         self.name = name
         self.shape = shape
+        self._pair = pair
         self._weights: LoraWeights | None = None
 
     @property
@@ -78,16 +88,20 @@ class AdaptedLayer:
 
     def num_elements(self, max_rank: int) -> int:
         """Return how many elements both matrices of a slot take."""
-        return (self.shape.num_inputs + self._num_panels * PANEL_COLUMNS) * max_rank
+        return (self._num_input_pairs * self._pair + self._num_panels * PANEL_COLUMNS) * max_rank
 
     def take(self, memory: torch.Tensor, max_rank: int) -> None:
         """Keep the matrices in memory [S, num_elements] whose rows may have any distance."""
-        num_slots, place = len(memory), memory.device
-        inputs = self.shape.num_inputs * max_rank
-        a = memory[:, :inputs].view(num_slots, self.shape.num_inputs, max_rank)
-        b = memory[:, inputs:].view(num_slots, self._num_panels, max_rank, PANEL_COLUMNS)
+        num_slots, place, pair = len(memory), memory.device, self._pair
+        inputs = self._num_input_pairs * pair * max_rank
+        a = memory[:, :inputs].view(num_slots, self._num_input_pairs, max_rank, pair)
+        b = memory[:, inputs:].view(num_slots, self._num_panels, max_rank // pair, PANEL_COLUMNS, pair)
         scales = torch.zeros(num_slots, dtype=torch.float32, device=place)
         self._weights = LoraWeights(a, b, scales, torch.zeros(num_slots, dtype=torch.int32, device=place))
+
+    @property
+    def _num_input_pairs(self) -> int:
+        return -(-self.shape.num_inputs // self._pair)
 
     @property
     def _num_panels(self) -> int:
@@ -109,7 +123,7 @@ class AdaptedLayer:
             b = torch.cat([b[taken.start : taken.stop] for taken in shape.outputs])
         if shape.pairs is not None:
             b = shape.pairs.parted(b)
-        return Delta(a.t().to(dtype).contiguous(), in_panels(b.t().to(dtype)), scale)
+        return Delta(in_pairs(a.t().to(dtype), self._pair), in_panels(b.t().to(dtype), self._pair), scale)
 
     def fill(self, slot: int, delta: Delta | None) -> None:
         """Put a delta into a slot in place of the one before; None: the adapter leaves the layer as it is."""
@@ -117,10 +131,10 @@ class AdaptedLayer:
         if delta is None:
             weights.ranks[slot] = 0
             return
-        rank = delta.a.shape[1]
         # Kernels multiply whole registers of ranks.
         weights.a[slot].zero_()
-        weights.a[slot, :, :rank].copy_(delta.a)
-        weights.b[slot, :, :rank].copy_(delta.b)
+        weights.a[slot, :, : delta.rank].copy_(delta.a)
+        weights.b[slot].zero_()
+        weights.b[slot, :, : delta.b.shape[1]].copy_(delta.b)
         weights.scales[slot] = delta.scale
-        weights.ranks[slot] = rank
+        weights.ranks[slot] = delta.rank

@@ -42,6 +42,7 @@ class Adapters:
         self.names: Set[str] = self.layers.keys()
         self._padded_rank = -(-limits.max_rank // RANK_MULTIPLE) * RANK_MULTIPLE
         self._add = ops.lora.add
+        self._pair = ops.lora.pair(workspace.dtype)
         self._workspace = workspace
         self._rows: LoraRows | None = None
 
@@ -53,7 +54,7 @@ class Adapters:
 
     def declare(self, name: str, shape: AdaptedShape) -> AdaptedLayer:
         """Declare a layer of the checkpoint."""
-        return self.layers.setdefault(name, AdaptedLayer(name, shape))
+        return self.layers.setdefault(name, AdaptedLayer(name, shape, self._pair))
 
     def allocate(self, dtype: torch.dtype, device: Device) -> None:
         """Reserve memory for the matrices of all layers and slots; on a CPU pages are backed as these fill.

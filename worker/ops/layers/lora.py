@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
+import torch
+
 if TYPE_CHECKING:
     from torch import Tensor
 
@@ -22,11 +24,11 @@ PANEL_COLUMNS: Final = 64
 class LoraWeights(NamedTuple):
     """What the adapters in memory change of one layer.
 
-    The matrices of each slot are contiguous.
+    The matrices of each slot are contiguous. Behind the last input, output or rank of an adapter are zeros.
 
     Attributes:
-        a: [S, K, R]; columns from an adapter's rank on are zeros.
-        b: [S, ceil(N / 64), R, 64]: 64 outputs side by side, the last ones padded with zeros.
+        a: [S, ceil(K / pair), R, pair], see LoraOps.pair.
+        b: [S, ceil(N / 64), R / pair, 64, pair]: 64 outputs side by side.
         scales: float32 [S].
         ranks: int32 [S]; 0 for an adapter that leaves the layer as it is.
     """
@@ -37,13 +39,21 @@ class LoraWeights(NamedTuple):
     ranks: Tensor
 
 
-def in_panels(b: Tensor) -> Tensor:
-    """Return a matrix [R, N] as LoraWeights has it, [ceil(N / 64), R, 64]."""
+def in_pairs(a: Tensor, pair: int) -> Tensor:
+    """Return a matrix [K, R] as LoraWeights has it, [ceil(K / pair), R, pair]."""
+    depth, rank = a.shape
+    padded = a.new_zeros(-(-depth // pair) * pair, rank)
+    padded[:depth] = a
+    return padded.view(-1, pair, rank).transpose(1, 2).contiguous()
+
+
+def in_panels(b: Tensor, pair: int) -> Tensor:
+    """Return a matrix [R, N] as LoraWeights has it, [ceil(N / 64), ceil(R / pair), 64, pair]."""
     rank, columns = b.shape
-    num_panels = -(-columns // PANEL_COLUMNS)
-    padded = b.new_zeros(rank, num_panels * PANEL_COLUMNS)
-    padded[:, :columns] = b
-    return padded.view(rank, num_panels, PANEL_COLUMNS).transpose(0, 1).contiguous()
+    num_pairs, num_panels = -(-rank // pair), -(-columns // PANEL_COLUMNS)
+    padded = b.new_zeros(num_pairs * pair, num_panels * PANEL_COLUMNS)
+    padded[:rank, :columns] = b
+    return padded.view(num_pairs, pair, num_panels, PANEL_COLUMNS).permute(2, 0, 3, 1).contiguous()
 
 
 class LoraRows(NamedTuple):
@@ -65,10 +75,16 @@ class LoraOps:
 
     Args:
         library: a tvm_ffi.Module that exports the kernels.
+        has_pairs: whether these read bfloat16 in pairs.
     """
 
-    def __init__(self, library: Any) -> None:
+    def __init__(self, library: Any, *, has_pairs: bool) -> None:
         self._lora = library.lora
+        self._has_pairs = has_pairs
+
+    def pair(self, dtype: torch.dtype) -> int:
+        """Return how many inputs or ranks lie side by side in matrices of that dtype."""
+        return 2 if self._has_pairs and dtype == torch.bfloat16 else 1
 
     def add(self, out: Tensor, x: Tensor, weights: LoraWeights, rows: LoraRows) -> None:
         """Add scales[s] * x[t] @ A @ B of slot s to out[t] for s = slots[t], in float32, rounded once.
