@@ -83,6 +83,8 @@ class TilePanel {
  private:
   // Of weights that are multiplied with by one pass: the one being prepared and the one in use.
   static constexpr int64_t kStepsAtOnce = 2, kStepsAhead = 1;
+  // How many groups later the sums of a group are scaled.
+  static constexpr int64_t kGroupsBehind = 7, kGroupsKept = 8;
   static constexpr bool kIsGrouped = kScalesGroups<Format>;
   static constexpr int64_t kElementBytes = sizeof(Element), kMaxDepth = TileInput<Format>::kDepth;
   static constexpr int kTop = 4, kBottom = 5, kLeft = 6, kRight = 7;  // registers of rows and of weights
@@ -176,34 +178,36 @@ class TilePanel {
     if constexpr (kRows > 1) add_groups_of<kRows - 1>(work, groups);
   }
 
-  // Sums of a group go through memory, so that they can be scaled, which happens while tiles sum up the next
-  // one.
+  // Sums of a group go through memory, so that they can be scaled. That happens while tiles sum up later
+  // groups: a load waits until what a tile has stored there has reached the cache.
   template <int kRows>
   [[gnu::noinline]] void add_groups(const Stretch& work, const PanelScales& groups) {
     Vec totals[kRows][kPanelVecs] = {};
     if (work.first_step > 0) std::memcpy(totals, work.sums, sizeof totals);
     const int64_t group_steps = weights.steps_per_group(), first_group = work.first_step / group_steps;
+    const auto add_scaled = [&](int64_t group) __attribute__((always_inline)) {
+      const float* part = parts[group % kGroupsKept];
+      weights.add_group(
+          groups, group,
+          [part](int i, int v)
+              __attribute__((always_inline)) { return load(part + i * kPanelCols + v * kLanes); },
+          totals);
+    };
     int64_t group = first_group;
     start_preparing(work);
-    for (int64_t step = work.first_step; step <= work.end_step; ++step) {
-      if (step < work.end_step) {
-        const int64_t place = step - group * group_steps;
-        add_to_group(work, step, place == 0);
-        if (place + 1 < group_steps && step + 1 < work.end_step) continue;
-        float* const part = parts[group % 2];
-        tile_store<0>(part, kPanelCols * 4);
-        tile_store<1>(part + kTileSize, kPanelCols * 4);
-      }
-      if (group > first_group) {
-        const float* part = parts[(group - 1) % 2];
-        weights.add_group(
-            groups, group - 1,
-            [part](int i, int v)
-                __attribute__((always_inline)) { return load(part + i * kPanelCols + v * kLanes); },
-            totals);
-      }
+    for (int64_t step = work.first_step; step < work.end_step; ++step) {
+      const int64_t place = step - group * group_steps;
+      add_to_group(work, step, place == 0);
+      if (place + 1 < group_steps && step + 1 < work.end_step) continue;
+      float* const part = parts[group % kGroupsKept];
+      tile_store<0>(part, kPanelCols * 4);
+      tile_store<1>(part + kTileSize, kPanelCols * 4);
+      if (group - first_group >= kGroupsBehind) add_scaled(group - kGroupsBehind);
       ++group;
     }
+    int64_t left = group - kGroupsBehind;
+    if (left < first_group) left = first_group;
+    for (; left < group; ++left) add_scaled(left);
     std::memcpy(work.sums, totals, sizeof totals);
   }
 
@@ -270,7 +274,7 @@ class TilePanel {
   int64_t shaped_rows = 0, shaped_depth = 0;
   TileWeights<Format> weights;
   alignas(64) Element last[2 * kTileSize * kMaxDepth];
-  alignas(64) float parts[2][kTileSize * kPanelCols];  // sums of a group
+  alignas(64) float parts[kGroupsKept][kTileSize * kPanelCols];  // sums of the last groups
   // Of all rows, some of them twice, while their stretches follow each other; else of one pass.
   alignas(64) float sums[(kMaxRows + kMaxRows / 8) * kPanelCols];
   const TileUse use;
