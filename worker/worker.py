@@ -222,11 +222,8 @@ class Worker:
     ) -> tuple[ModelRunner, HostBlocks]:
         shape = loaded.block_shape(limits.block_size)
         try:
-            batch = InputBatch(
-                limits,
-                list(loaded.config.eos_token_ids),
-                is_pipelined=loaded.placement.mesh.stage is not None,
-            )
+            is_pipelined = loaded.placement.mesh.stage is not None
+            batch = InputBatch(limits, list(loaded.config.eos_token_ids), is_pipelined=is_pipelined)
             pool = loaded.placement.backend.allocate(shape, limits.num_blocks)
         except (OSError, MemoryError, RuntimeError) as error:
             raise ConfigError(f"no memory for a KV cache of {limits.num_blocks} blocks: {error}") from None
