@@ -90,7 +90,7 @@ WORKER = {
     "lora": "layers weights",
     "sampling": "batch device grammar models ops",
     "graphs": "attention batch device kv_cache models ops parallel",
-    "speculation": "batch grammar graphs kv_cache models ops sampling",
+    "speculation": "batch device grammar graphs kv_cache models ops parallel sampling",
     "model_runner": "attention batch device kv_cache models ops parallel sampling speculation",
     "largest_step": "batch model_runner",
     "warm_up": "batch model_runner",

@@ -52,6 +52,7 @@ from splitserve.worker.sampling.sampler import Sampler
 from splitserve.worker.speculation.draft_model.making import make_draft_model
 from splitserve.worker.speculation.drafters import make_speculator
 from splitserve.worker.speculation.drafting import Drafting
+from splitserve.worker.speculation.shared_drafts import SharedDrafts
 from splitserve.worker.warm_up import warm_up
 from splitserve.worker.weights.loading import Loader, Progress, load_weights
 from splitserve.worker.weights.room import NoRoomError
@@ -250,8 +251,11 @@ class Worker:
             records = not self._config.enforce_eager
             draft = make_draft_model(loaded.draft, sampler, num_host_blocks, records=records)
         max_rows = max_logits_rows(self._device, loaded.config.vocab_size)
-        speculator = make_speculator(sampler.batch, sampler.grammars, speculation, max_rows, draft)
-        return Drafting(speculator, sampler.grammars, None, draft)
+        batch, group = sampler.batch, loaded.placement.mesh.group
+        shared = None if group is None else SharedDrafts(group, self._device, batch)
+        drafters = speculation if group is None or group.rank == 0 else None
+        speculator = make_speculator(batch, sampler.grammars, drafters, max_rows, draft)
+        return Drafting(speculator, sampler.grammars, None, draft, shared=shared)
 
     def _cache_bytes(self, loaded: LoadedModel) -> int:
         if not loaded.model.num_layers:

@@ -10,7 +10,7 @@ from splitserve.engine_core.settings.speculation import CHOICES, Speculation, pa
 
 
 class SpeculationSettings(ParallelSettings, frozen=True, kw_only=True):
-    """Settings of an engine and its workers that concern drafts: of one worker, without adapters."""
+    """Settings of an engine and its workers that concern drafts: without pipeline stages and adapters."""
 
     speculate: Annotated[
         str,
@@ -62,10 +62,8 @@ class SpeculationSettings(ParallelSettings, frozen=True, kw_only=True):
             ConfigError: names the flag and what it takes.
         """
         super().validate()
-        if self.speculation is not None and self.num_ranks > 1:
-            raise ConfigError(
-                "--speculate works with one worker only, not with tensor or pipeline parallelism"
-            )
+        if self.speculation is not None and self.pipeline_parallel_size > 1:
+            raise ConfigError("--speculate works without --pipeline-parallel-size only")
         if self.speculation is not None and self.num_adapter_slots:
             raise ConfigError(
                 f"--speculate works without adapters only, not with {'--lora' if self.lora else '--lora-dir'}"

@@ -28,17 +28,19 @@ class Chosen(NamedTuple):
     """The outcome of a step's rows; empty on ranks other than 0.
 
     Attributes:
-        rows, token_ids: int32 [m], the rows that were given a token, and those tokens.
+        rows, token_ids: int32 [m], the rows that were given a token, or a run, and its last token.
+        lengths: int32 [m], tokens of each run.
         failed: rows that failed.
     """
 
     rows: Int32
     token_ids: Int32
+    lengths: Int32
     failed: list[int]
 
 
 class Agreement:
-    """Broadcasts a step's outcome from rank 0 to the others, one int32 per row of the step.
+    """Broadcasts a step's outcome from rank 0 to the others, an int32 per row of the step, two with drafts.
 
     Args:
         group: the ranks.
@@ -52,13 +54,15 @@ class Agreement:
         self._batch = batch
         # Indexed by row of the batch; only the rows of the step are valid.
         self._outcome: Int32 = np.empty(len(batch.num_tokens), np.int32)
+        self._lengths: Int32 = np.empty(len(batch.num_tokens), np.int32)
 
-    def settle(self, rows: Int32, chosen: Chosen) -> None:
+    def settle(self, rows: Int32, chosen: Chosen, *, has_drafts: bool = False) -> None:
         """Send the outcome on rank 0, whose batch already has it; apply it to the batch on the others.
 
         Args:
             rows: int32 [R], the rows of the step without those that had failed before.
             chosen: what this rank sampled.
+            has_drafts: rows may have been given runs of tokens; all ranks say the same.
 
         Raises:
             RankLostError: another rank is gone or did not respond in time.
@@ -68,14 +72,20 @@ class Agreement:
             self._outcome[index] = _NOTHING
             self._outcome[chosen.rows] = chosen.token_ids
             self._outcome[chosen.failed] = _FAILED
-        (outcome,) = self._device.place([torch.from_numpy(self._outcome[index])])
-        self._group.settle(outcome)
+            self._lengths[chosen.rows] = chosen.lengths
+        columns = [self._outcome[index], self._lengths[index]] if has_drafts else [self._outcome[index]]
+        (settled,) = self._device.place([torch.from_numpy(np.concatenate(columns))])
+        self._group.settle(settled)
         if self._group.rank != 0:
-            self._take_over(rows, self._device.fetch(outcome))
+            outcome, *lengths = self._device.fetch(settled).reshape(len(columns), -1)
+            self._take_over(rows, outcome, *lengths)
 
-    def _take_over(self, rows: Int32, outcome: Int32) -> None:
+    def _take_over(self, rows: Int32, outcome: Int32, lengths: Int32 | None = None) -> None:
         has_token = outcome >= 0
-        self._batch.append(rows[has_token], outcome[has_token])
+        if lengths is None:
+            self._batch.append(rows[has_token], outcome[has_token])
+        else:
+            self._batch.append_runs(rows[has_token], outcome[has_token], lengths[has_token])
         for row in rows[~has_token & (outcome != _NOTHING)].tolist():
             self._batch.fail(RowError(row, "failed_on_rank_0", "rank 0 tells the engine why"))
 

@@ -186,15 +186,14 @@ class InputBatch:
 
         Args:
             rows: int32 [R], distinct.
-            token_ids: int32, one run after the other.
-            lengths: int32 [R], at least 1, of the runs; all but the last token of each were drafts.
+            token_ids: int32 [R], the last token of each run; the others were drafts, and stand there already.
+            lengths: int32 [R], at least 1, of the runs.
         """
         index = rows.astype(np.intp)
         before = self.num_tokens[index]
         self.num_tokens[index] = after = before + lengths
         self.num_computed[index] = after - np.int32(1)
-        # The others stand there already, as drafts.
-        self.tokens[index, after - 1] = token_ids[lengths.cumsum() - 1]
+        self.tokens[index, after - 1] = token_ids
 
     def set_tokens(self, rows: Int32, places: Int32, token_ids: Int32) -> None:
         """Fill in the token at places[i] of rows[i], a placeholder until now; 0 if the row failed."""

@@ -103,7 +103,10 @@ def _ask_draft(asked: WorkerConfig, model: AskedModel) -> AskedModel | None:
     path = "" if asked.speculation is None else asked.speculation.model
     if not path or model.pooling is not None:
         return None
-    device = model.placement.device
+    device, _backend, mesh = model.placement
+    if mesh.group is not None and mesh.group.rank:
+        # Rank 0 drafts, and holds all of the draft model.
+        return None
     config = read_draft_config(path, model.config)
     dtype = resolve_dtype(asked.dtype, config, device)
     check_quantization(asked.quantization, dtype, device)

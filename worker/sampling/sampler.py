@@ -49,6 +49,11 @@ class Sampled(NamedTuple):
     run_lengths: Int32 | None = None
     num_drafts: Int32 | None = None
 
+    @property
+    def last_token_ids(self) -> Int32:
+        """The token of each row, or the last one of its run."""
+        return self.token_ids if self.run_lengths is None else self.token_ids[self.run_lengths.cumsum() - 1]
+
     def without(self, failures: Collection[int]) -> Sampled:
         """Return this without rows that had failed before."""
         keep = ~np.isin(self.rows, list(failures))

@@ -73,7 +73,7 @@ class StepCompletion:
                 assert learn is not None, "somebody drafted"
                 self._sample_runs(hidden, inputs, inputs.num_drafts, result, learn)
         if self._agreement is not None:
-            self._agreement.settle(inputs.rows, result.chosen)
+            self._agreement.settle(inputs.rows, result.chosen, has_drafts=inputs.num_drafts is not None)
         return result
 
     def _sample_runs(

@@ -47,10 +47,15 @@ class StepResult:
 
     @property
     def chosen(self) -> Chosen:
-        """The outcome that the ranks must agree on."""
+        """The outcome that the ranks must agree on, before rows are added that had ended."""
         none = np.empty(0, np.int32)
-        rows, token_ids = np.concatenate([none, *self.rows]), np.concatenate([none, *self.token_ids])
-        return Chosen(rows, token_ids, [error.row for error in self.errors])
+        all_rows, lengths, last = [none], [none], [none]
+        for rows, token_ids, runs in zip(self.rows, self.token_ids, self.run_lengths, strict=True):
+            all_rows.append(rows)
+            lengths.append(np.ones_like(rows) if runs is None else runs)
+            last.append(token_ids if runs is None else token_ids[runs.cumsum() - 1])
+        failed = [error.row for error in self.errors]
+        return Chosen(np.concatenate(all_rows), np.concatenate(last), np.concatenate(lengths), failed)
 
     def pack(self, step: int, compute_s: float, move_s: float) -> ModelRunnerOutput:
         """Return it as the answer to a step, whose moves and computing took so many seconds."""

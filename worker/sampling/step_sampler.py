@@ -75,9 +75,10 @@ class StepSampler:
         if inputs.outputs is None and len(hidden) != len(runs.places):
             hidden = self._states(hidden, runs.places)
         logits = self._model.compute_logits(hidden)
-        assert logits is not None, "this rank samples"
-        for sampled in self._sample_run_logits(logits, runs, hidden):
-            self.take(sampled, result)
+        # None if another rank samples; see sample().
+        if logits is not None:
+            for sampled in self._sample_run_logits(logits, runs, hidden):
+                self.take(sampled, result)
         rows, before = runs.rows[runs.first], runs.lengths[runs.first]
         num_counted: Int32 = np.maximum(self._batch.num_tokens[rows] - before - np.int32(1), np.int32(0))
         return num_counted
@@ -91,7 +92,7 @@ class StepSampler:
             batch.append(sampled.rows, sampled.token_ids)
             self.sampler.took(sampled.rows, sampled.token_ids)
         else:
-            batch.append_runs(sampled.rows, sampled.token_ids, sampled.run_lengths)
+            batch.append_runs(sampled.rows, sampled.last_token_ids, sampled.run_lengths)
             self.sampler.took(sampled.rows, sampled.token_ids, sampled.run_lengths)
         for error in sampled.errors:
             batch.fail(error)
@@ -117,7 +118,7 @@ class StepSampler:
             yield self.sampler.sample_runs(logits, runs)
             return
         except Exception as error:
-            if not may_be_a_rows(error):
+            if not self._is_alone or not may_be_a_rows(error):
                 raise
         firsts = runs.first.astype("i4")
         yield from self._sample_each(self._states(hidden, firsts), runs.rows[runs.first])

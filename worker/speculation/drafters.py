@@ -18,7 +18,7 @@ from splitserve.worker.speculation.speculator import Speculator
 def make_speculator(
     batch: InputBatch,
     grammars: RowGrammars,
-    speculation: Speculation,
+    speculation: Speculation | None,
     max_logits_rows: int,
     draft_model: DraftModel | None = None,
 ) -> Speculator:
@@ -27,11 +27,13 @@ def make_speculator(
     Args:
         batch: owns the rows.
         grammars: of the rows.
-        speculation: how.
+        speculation: how; None on ranks that are told what rank 0 drafts.
         max_logits_rows: how many rows of logits may exist at once.
         draft_model: of the batch, if the settings name one.
     """
     sheet = DraftSheet(batch, max_logits_rows)
+    if speculation is None:
+        return Speculator(sheet, [], 0)
     # What a client expects costs nothing where no client says it, so it needs no setting of its own.
     methods = [method for method in speculation.methods if method != "prediction"]
     drafters = [

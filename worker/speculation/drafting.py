@@ -14,6 +14,7 @@ from splitserve.worker.grammar.row_grammars import RowGrammars
 from splitserve.worker.ops.columns import Int32
 from splitserve.worker.sampling.step_result import StepRunning, StepToDraw
 from splitserve.worker.speculation.draft_model.draft_model import DraftModel
+from splitserve.worker.speculation.shared_drafts import SharedDrafts
 from splitserve.worker.speculation.speculator import Speculator
 
 R = TypeVar("R")
@@ -28,6 +29,7 @@ class Drafting(NamedTuple):
         graphs: of steps with drafts; None if each runs eagerly.
         draft_model: one of the drafters, which follows every step; None if it is none of them.
         plain_graphs: of steps without drafts; None if each runs eagerly.
+        shared: tells the other ranks of a group; None if there are none. Only rank 0 drafts.
     """
 
     speculator: Speculator
@@ -35,6 +37,7 @@ class Drafting(NamedTuple):
     graphs: DraftedStepGraphs | None
     draft_model: DraftModel | None = None
     plain_graphs: StepGraphs | None = None
+    shared: SharedDrafts | None = None
 
     def can_follow(self, step: SchedulerOutput) -> bool:
         """Whether a step needs nothing of the tokens of a step in flight: drafts come behind these."""
@@ -59,6 +62,8 @@ class Drafting(NamedTuple):
         num_drafts = self.speculator.draft(step)
         if num_drafts is not None and not self.grammars.admit(unpack_int32(step.rows), num_drafts):
             num_drafts = None
+        if self.shared is not None:
+            num_drafts = self.shared.share(step, num_drafts)
         self.grammars.work_ahead()
         result = plainly(step) if num_drafts is None else drafted(step, num_drafts)
         graphs = self.plain_graphs if num_drafts is None else self.graphs

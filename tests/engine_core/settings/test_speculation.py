@@ -110,9 +110,10 @@ def test_a_draft_model_that_is_missing_or_useless_is_named(
         parse_speculation(speculate, text, model)
 
 
-def test_several_workers_are_refused() -> None:
-    with pytest.raises(ConfigError, match="--speculate works with one worker only"):
-        EngineConfig(listen="ipc:///tmp/s/e", speculate="ngram", tensor_parallel_size=2).validate()
+def test_pipeline_stages_are_refused() -> None:
+    with pytest.raises(ConfigError, match="--speculate works without --pipeline-parallel-size only"):
+        EngineConfig(listen="ipc:///tmp/s/e", speculate="ngram", pipeline_parallel_size=2).validate()
+    EngineConfig(listen="ipc:///tmp/s/e", speculate="ngram", tensor_parallel_size=2).validate()
 
 
 @pytest.mark.parametrize("flag", ["--lora", "--lora-dir"])

@@ -50,7 +50,7 @@ class Bench:
         runs = Runs.of(self.rows, batch.num_tokens[self.rows], counts, (counts + 1).cumsum().astype("i4"))
         sampled = self.sampler.sample_runs(torch.stack([self.logits(n) for n in runs.lengths.tolist()]), runs)
         assert sampled.run_lengths is not None
-        batch.append_runs(sampled.rows, sampled.token_ids, sampled.run_lengths)
+        batch.append_runs(sampled.rows, sampled.last_token_ids, sampled.run_lengths)
         self.sampler.took(sampled.rows, sampled.token_ids, sampled.run_lengths)
         return sampled
 

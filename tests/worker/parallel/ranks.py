@@ -15,6 +15,8 @@ import msgspec
 
 from splitserve.engine_core.ipc.worker_messages import (
     AdapterLoaded,
+    CompileGrammar,
+    GrammarCompiled,
     KVCacheReady,
     LoadAdapter,
     ModelRunnerOutput,
@@ -45,6 +47,17 @@ class _Execute:
 
     def __call__(self, worker: Worker) -> ModelRunnerOutput:
         return worker.execute(self.step)
+
+
+@dataclass
+class _Compile:
+    """On the rank that samples; another, which knows nothing of grammars, has nothing to say."""
+
+    message: CompileGrammar
+
+    def __call__(self, worker: Worker) -> GrammarCompiled | None:
+        config = worker._config
+        return worker.compile(self.message) if config.place.rank == config.output_rank else None
 
 
 @dataclass
@@ -133,6 +146,10 @@ class ParallelWorker:
 
     def init_kv_cache(self, num_blocks: int, num_host_blocks: int = 0) -> KVCacheReady:
         return self.ask(_InitKVCache(num_blocks, num_host_blocks))[0]
+
+    def compile(self, message: CompileGrammar) -> GrammarCompiled:
+        (answer,) = (answer for answer in self.ask(_Compile(message)) if answer is not None)
+        return answer
 
     def load_adapter(self, message: LoadAdapter) -> list[AdapterLoaded]:
         return self.ask(_LoadAdapter(message))

@@ -1,0 +1,160 @@
+"""Rank 0 drafts and all ranks compute the drafts: nobody's tokens, logprobs or ends change."""
+
+from __future__ import annotations
+
+import itertools
+import random
+from dataclasses import dataclass
+from pathlib import Path
+
+import msgspec
+import pytest
+import torch
+from llguidance import LLMatcher
+
+from splitserve.engine_core.sequence_sampling import SequenceSampling
+from splitserve.worker.config import WorkerConfig
+from splitserve.worker.worker import Worker
+from tests.worker.parallel.ranks import ParallelWorker, RankPool
+from tests.worker.runner.checkpoints import VOCAB, write_tiny_llama
+from tests.worker.runner.test_engine_core import NUM_BLOCKS, POISON, Loop, Served, random_requests
+from tests.worker.runner.test_speculation import Prophet, constrained
+from tests.worker.speculation.draft_model.test_draft_model import write_draft
+
+
+@dataclass
+class Prophesy:
+    """Rank 0 drafts what requests are known to get, and some mistakes."""
+
+    known: list[Served]
+
+    def __call__(self, worker: Worker) -> None:
+        runner = worker.runner
+        assert runner is not None
+        assert runner.drafting is not None
+        if worker._config.place.rank == 0:
+            prophet = Prophet(runner.batch, self.known, random.Random(8))
+            runner.drafting = runner.drafting._replace(speculator=prophet)  # type: ignore[arg-type]
+
+
+@dataclass
+class FailTwice:
+    """On one rank two exchanges of two steps find no memory, amid the layers."""
+
+    rank: int
+
+    def __call__(self, worker: Worker) -> None:
+        assert worker.loaded is not None
+        group = worker.loaded.placement.mesh.group
+        if worker._config.place.rank != self.rank or group is None:
+            return
+        sum_into, calls = group.sum_into, itertools.count()
+
+        def short(*tensors: torch.Tensor) -> None:
+            if next(calls) in (60, 99):
+                raise torch.OutOfMemoryError("CUDA out of memory")
+            sum_into(*tensors)
+
+        group.sum_into = short  # type: ignore[method-assign, assignment]
+
+
+class SeenByRank:
+    """How many tokens each rank has of its rows, and how many drafts were counted right and wrong."""
+
+    def __call__(self, worker: Worker) -> tuple[int, int, int]:
+        runner = worker.runner
+        assert runner is not None
+        assert runner.drafting is not None
+        prophet = runner.drafting.speculator
+        seen = prophet.seen if isinstance(prophet, Prophet) else {"right": 0, "wrong": 0}
+        return int(runner.batch.num_tokens.sum()), seen["right"], seen["wrong"]
+
+
+class FreeDrafts:
+    """What a draft costs here would be a matter of time."""
+
+    def __call__(self, worker: Worker) -> None:
+        assert worker.runner is not None
+        assert worker.runner.drafting is not None
+        prices = worker.runner.drafting.speculator._prices
+        prices.of_a_draft = lambda *_: 0.0  # type: ignore[method-assign]
+
+
+def two_ranks(model: Path, **settings: str) -> WorkerConfig:
+    return WorkerConfig(
+        model=str(model),
+        tensor_parallel_size=2,
+        num_threads=1,
+        max_num_seqs=5,
+        max_num_batched_tokens=32,
+        block_size=4,
+        **settings,  # type: ignore[arg-type]
+    )
+
+
+def loop_on(workers: ParallelWorker, max_drafts: int = 0) -> Loop:
+    return Loop(workers, workers.config, workers.loaded[0], max_drafts=max_drafts)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("short_of_memory", [False, True])
+def test_drafts_right_and_wrong_change_nothing(
+    short_of_memory: bool, ranks: RankPool, tmp_path: Path
+) -> None:
+    config = two_ranks(write_tiny_llama(tmp_path, poisoned_token=POISON))
+    # A recorded step calls the exchanges once.
+    config = msgspec.structs.replace(config, enforce_eager=short_of_memory)
+    rng = random.Random(2)
+    requests = constrained(random_requests(rng, 12), rng)
+    plain = loop_on(ranks.load(config))
+    plain.run(requests)
+    drafting = ranks.load(msgspec.structs.replace(config, speculate="ngram"))
+    loop = loop_on(drafting, max_drafts=4)
+    drafting.ask(Prophesy(requests))
+    if short_of_memory:
+        drafting.ask(FailTwice(1))
+    served = [each.again() for each in requests]
+    loop.run(served)
+    for each, expected in zip(served, requests, strict=True):
+        assert each.finished is not None
+        # One token that finds no room ends its request.
+        if each.finished.error_code != "out_of_memory":
+            assert each.heard() == expected.heard()
+    stats = loop.engine.stats()
+    assert stats.num_free_blocks == NUM_BLOCKS
+    (leader, right, wrong), (follower, _, _) = drafting.ask(SeenByRank())
+    assert leader == follower
+    assert right > 0
+    assert wrong > 0
+    if short_of_memory:
+        assert stats.num_preemptions > 0
+    else:
+        assert stats.num_steps < plain.engine.stats().num_steps
+
+
+def test_every_drafter_drafts_on_the_first_rank(ranks: RankPool, tmp_path: Path) -> None:
+    model = write_tiny_llama(tmp_path / "model")
+    draft = write_draft(tmp_path / "draft", noise=0.03)
+    rng = random.Random(3)
+    prompt = [rng.randrange(8, VOCAB) for _ in range(6)] * 3
+    grammar = LLMatcher.grammar_from_regex('("customer_number": [0-9]{2}; ){2}')
+    samplings = [
+        SequenceSampling(seed=1, max_tokens=30, temperature=0.0, ignore_eos=True, logprobs=2),
+        SequenceSampling(seed=2, max_tokens=30, ignore_eos=True, presence_penalty=0.5, logprobs=0),
+        SequenceSampling(seed=3, max_tokens=50, grammar=grammar, logprobs=1),
+    ]
+    requests = [Served(prompt, sampling) for sampling in samplings]
+    plain = loop_on(ranks.load(two_ranks(model)))
+    plain.run(requests)
+    methods = '{"method": ["grammar", "ngram", "draft_model"], "num_speculative_tokens": 4}'
+    drafting = ranks.load(two_ranks(model, speculative_config=methods, speculative_model=str(draft)))
+    loop = loop_on(drafting, max_drafts=4)
+    drafting.ask(FreeDrafts())
+    served = [each.again() for each in requests]
+    loop.run(served)
+    assert [each.heard() for each in served] == [each.heard() for each in requests]
+    stats = loop.engine.stats()
+    assert stats.num_steps < plain.engine.stats().num_steps
+    assert {each.method for each in stats.drafts} == {"grammar", "ngram", "draft_model"}
+    assert {each.method for each in stats.drafts if sum(each.counted)} >= {"grammar", "draft_model"}
+    # The draft model and its cache are on rank 0 alone.
+    assert drafting.loaded[0].block_bytes > drafting.loaded[1].block_bytes
