@@ -4,7 +4,9 @@
 #include "common/activation.h"
 #include "common/edit_logits.h"
 #include "common/experts.h"
+#include "common/grouped_route.h"
 #include "common/kv_write.h"
+#include "common/latent_write.h"
 #include "common/lora.h"
 #include "common/move_blocks.h"
 #include "common/norm.h"
@@ -18,7 +20,9 @@ SPLITSERVE_DECLARE_KERNEL(activation, ActivationParams)
 SPLITSERVE_DECLARE_KERNEL(clamped_swiglu, ClampedSwigluParams)
 SPLITSERVE_DECLARE_KERNEL(combine_experts, CombineExpertsParams)
 SPLITSERVE_DECLARE_KERNEL(edit_logits, EditLogitsParams)
+SPLITSERVE_DECLARE_KERNEL(grouped_route, GroupedRouteParams)
 SPLITSERVE_DECLARE_KERNEL(kv_write, KvWriteParams)
+SPLITSERVE_DECLARE_KERNEL(latent_write, LatentWriteParams)
 SPLITSERVE_DECLARE_KERNEL(layer_norm, NormParams)
 SPLITSERVE_DECLARE_TILE_KERNEL(lora, LoraParams)
 SPLITSERVE_DECLARE_KERNEL(move_blocks, MoveParams)

@@ -1,16 +1,10 @@
-// Arguments of the kernels of latent attention: writing a token's latent, and attention over latents.
-//
-// Beside its latent a token has a rotary key. All query heads read the same of both, as their keys, and the
-// latent as their values, too; so the cache holds one row per token, and nothing twice.
+// Arguments of attention over latents; see common/latent_write.h.
 #pragma once
 
-#include "common/kv_write.h"
+#include "common/latent_write.h"
 #include "cpu/attention.h"
 
 namespace splitserve {
-
-// Latents and rotary keys are multiples of this many elements, and have at most these.
-inline constexpr int64_t kLatentUnit = 32, kMaxLatent = 512, kMaxRotary = 128;
 
 struct LatentAttentionParams {
   // Its `q` and `out` are [tokens, heads, latent], head_dim is that of the latent, and `k` the cache,
@@ -21,23 +15,6 @@ struct LatentAttentionParams {
   int64_t rotary;
 };
 
-struct LatentWriteParams {
-  HeadRows q;              // [tokens, heads, rotary], turned in place
-  const void* latents;     // [tokens, latent + rotary]
-  int64_t latents_stride;  // from one token to the next
-  const void* norm;        // [latent], weights of the RMS norm
-  float eps;
-  IndexArray positions;     // [tokens]
-  IndexArray slot_mapping;  // [tokens]; a negative slot is skipped
-  const float* cos_sin;     // [max_pos, rotary]
-  int64_t cos_sin_stride;
-  void* cache;  // [num_blocks, block_size, latent + rotary]
-  int64_t block_stride;
-  int64_t tokens, latent, rotary, block_size, num_slots, max_pos;
-  DType dtype;
-};
-
 }  // namespace splitserve
 
 SPLITSERVE_DECLARE_TILE_KERNEL(latent_attention, LatentAttentionParams)
-SPLITSERVE_DECLARE_KERNEL(latent_write, LatentWriteParams)

@@ -8,7 +8,9 @@
 #include "common/activation.h"
 #include "common/edit_logits.h"
 #include "common/experts.h"
+#include "common/grouped_route.h"
 #include "common/kv_write.h"
+#include "common/latent_write.h"
 #include "common/lora.h"
 #include "common/move_blocks.h"
 #include "common/norm.h"
@@ -19,6 +21,7 @@
 #include "cuda/attention.h"
 #include "cuda/embedding.h"
 #include "cuda/expert_linear.h"
+#include "cuda/latent_attention.h"
 #include "cuda/sampling.h"
 
 namespace splitserve::cuda {
@@ -27,6 +30,8 @@ namespace splitserve::cuda {
 int64_t attention_shared_bytes(int head_dim);
 // Of these, as many as the current device runs at once.
 int64_t attention_thread_blocks(int head_dim);
+// Of a thread block of latent_attention in 16-bit types.
+int64_t latent_shared_bytes();
 
 void activation(const ActivationParams& params, cudaStream_t stream);
 void apply_penalties(const PenaltyParams& params, cudaStream_t stream);
@@ -35,7 +40,12 @@ void combine_experts(const CombineExpertsParams& params, cudaStream_t stream);
 void edit_logits(const EditLogitsParams& params, cudaStream_t stream);
 void embedding(const EmbeddingParams& params, cudaStream_t stream);
 void expert_linear(const ExpertLinearParams& params, cudaStream_t stream);
+void grouped_route(const GroupedRouteParams& params, cudaStream_t stream);
 void kv_write(const KvWriteParams& params, cudaStream_t stream);
+void latent_attention_bfloat16(const LatentAttentionParams& params, cudaStream_t stream);
+void latent_attention_float(const LatentAttentionParams& params, cudaStream_t stream);
+void latent_attention_float16(const LatentAttentionParams& params, cudaStream_t stream);
+void latent_write(const LatentWriteParams& params, cudaStream_t stream);
 void layer_norm(const NormParams& params, cudaStream_t stream);
 void lora(const LoraParams& params, cudaStream_t stream);
 void merge_attention(const AttentionParams& params, cudaStream_t stream);
@@ -43,6 +53,8 @@ void move_blocks(const MoveParams& params, cudaStream_t stream);
 void paged_attention_bfloat16(const AttentionParams& params, cudaStream_t stream);
 void paged_attention_float(const AttentionParams& params, cudaStream_t stream);
 void paged_attention_float16(const AttentionParams& params, cudaStream_t stream);
+// The part of a choice of experts that is the same for all rules: where each slot goes.
+void place_slots(const RouteParams& params, cudaStream_t stream);
 void plan_attention(const PlanParams& params, cudaStream_t stream);
 void pool_rows(const PoolRowsParams& params, cudaStream_t stream);
 void rms_norm(const NormParams& params, cudaStream_t stream);

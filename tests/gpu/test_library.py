@@ -59,6 +59,7 @@ def test_no_hot_kernel_spills_registers() -> None:
         "turn_and_write",
         "attention_kernel",
         "whole_kernel",
+        "latent_kernel",
         "edit_kernel",
         "sample_kernel",
         "add_parts",

@@ -98,8 +98,10 @@ def test_it_runs_in_16_bits(gpu: Gpu, dtype: torch.dtype, tmp_path: Path) -> Non
     assert all(job.error is None and len(job.tokens) == job.num_outputs for job in jobs)
 
 
-@pytest.mark.parametrize("architecture", ["qwen2moe", "granitemoeshared", "gptoss"])
-def test_experts_give_the_tokens_of_the_cpu(
+@pytest.mark.parametrize(
+    "architecture", ["qwen2moe", "granitemoeshared", "deepseekv2", "deepseekv3", "gptoss"]
+)
+def test_experts_and_latents_give_the_tokens_of_the_cpu(
     gpu: Gpu, architecture: str, checkpoints: CheckpointCache
 ) -> None:
     path = checkpoints.get(CheckpointSpec(architecture))
@@ -111,3 +113,12 @@ def test_experts_give_the_tokens_of_the_cpu(
         groups = num_window_groups_of(worker)
         Driver(worker, config, NUM_BLOCKS, random.Random(1), num_window_groups=groups).run(runs)
     assert [job.tokens for job in jobs] == [job.tokens for job in expected]
+
+
+def test_latents_run_in_16_bits(gpu: Gpu, checkpoints: CheckpointCache) -> None:
+    path = checkpoints.get(CheckpointSpec("deepseekv3"))
+    worker, config = start_worker(gpu, path, dtype="bfloat16")
+    greedy = SequenceSampling(temperature=0.0, seed=0, ignore_eos=True)
+    jobs = [Job(list(range(3, 3 + length)), greedy, 3) for length in (1, 9, 30)]
+    Driver(worker, config, NUM_BLOCKS, random.Random(1)).run(jobs)
+    assert all(job.error is None and len(job.tokens) == 3 for job in jobs)

@@ -13,6 +13,7 @@ from splitserve.worker.attention.base import (
     WholeScores,
 )
 from splitserve.worker.attention.cache_writer import Projected, write_cache
+from splitserve.worker.attention.latents import LatentStep, attend_latents
 from splitserve.worker.attention.metadata import AttentionMetadata
 from splitserve.worker.attention.whole_sequences import attend_whole
 from splitserve.worker.kv_cache.layout import BlockShape, KVCache
@@ -96,16 +97,5 @@ class CpuAttention(AttentionBackend):
         """See AttentionBackend.attend_latents."""
         assert isinstance(scores.keys, PackedWeight), "this is a weight of a CPU"
         assert isinstance(scores.values, PackedWeight), "this is a weight of a CPU"
-        plain_dim = scores.keys.shape[1]
-        queries = scores.queries
-        ops.latents.multiply_heads(queries, q[..., :plain_dim], scores.keys)
-        # A row's sum takes the place of its query, which nothing else reads.
-        ops.latents.attend(
-            queries,
-            queries,
-            q[..., plain_dim:],
-            kv_cache.k,
-            (meta.block_tables, meta.cu_seqlens_q, meta.seq_lens),
-            scores.scale,
-        )
-        ops.latents.multiply_heads(out, queries, scores.values)
+        step = LatentStep(q, scores.queries, kv_cache.k, scores.scale)
+        attend_latents(ops.latents, out, step, meta, (scores.keys, scores.values))

@@ -4,12 +4,21 @@ from __future__ import annotations
 
 import torch
 
-from splitserve.worker.attention.base import AttentionBackend, Rotation, Scores, WholeScores
+from splitserve.worker.attention.base import (
+    AttentionBackend,
+    LatentRotation,
+    LatentScores,
+    Rotation,
+    Scores,
+    WholeScores,
+)
 from splitserve.worker.attention.cache_writer import Projected, write_cache
+from splitserve.worker.attention.latents import LatentStep, attend_latents
 from splitserve.worker.attention.metadata import AttentionMetadata
 from splitserve.worker.attention.whole_sequences import attend_whole
 from splitserve.worker.kv_cache.layout import BlockShape, KVCache
 from splitserve.worker.ops.cuda import AttentionShape, CudaOps
+from splitserve.worker.ops.dense_weight import DenseWeight
 
 # Must match csrc/cuda/attention.h: header words before the values of a partial row.
 _PARTIAL_HEADER = 4
@@ -20,7 +29,8 @@ _PARTIAL_ROWS = 1 << 16
 class CudaAttention(AttentionBackend):
     """The `cuda` backend.
 
-    Caches are [num_blocks, num_kv_heads, block_size, head_dim] with each token's row contiguous.
+    Caches are [num_blocks, num_kv_heads, block_size, head_dim] with each token's row contiguous; of latents
+    there is one head.
 
     Args:
         ops: the kernel library.
@@ -35,11 +45,13 @@ class CudaAttention(AttentionBackend):
         self._plans: dict[int, torch.Tensor] = {}
 
     def allocate(self, shape: BlockShape, num_blocks: int) -> torch.Tensor:
-        """Allocate the caches and the buffer for partial results."""
+        """Allocate the caches and, where there are keys and values, the buffer for partial results."""
         width = _PARTIAL_HEADER + shape.head_dim
-        self._partials = torch.empty(_PARTIAL_ROWS, width, dtype=torch.float32, device=self._device)
+        splits = shape.layer_pieces == 2 and shape.num_layers > 0
+        rows = _PARTIAL_ROWS if splits else 0
+        self._partials = torch.empty(rows, width, dtype=torch.float32, device=self._device)
         block = (shape.num_kv_heads, shape.block_size, shape.head_dim)
-        size = (shape.num_layers, 2, num_blocks, *block)
+        size = (shape.num_layers, shape.layer_pieces, num_blocks, *block)
         return torch.zeros(size, dtype=shape.dtype, device=self._device)
 
     def begin_step(self, meta: AttentionMetadata) -> None:
@@ -95,6 +107,33 @@ class CudaAttention(AttentionBackend):
     ) -> None:
         """See AttentionBackend.attend_whole."""
         attend_whole(self._ops.whole, out, Projected(q, k, v), meta, scores)
+
+    def write_latents(
+        self,
+        q: torch.Tensor,
+        latents: torch.Tensor,
+        kv_cache: KVCache,
+        meta: AttentionMetadata,
+        rotation: LatentRotation,
+    ) -> None:
+        """See AttentionBackend.write_latents."""
+        cos_sin, norm, eps = rotation
+        places = (kv_cache.k, meta.slot_mapping)
+        self._ops.latents.write(q, latents, meta.positions, cos_sin, *places, norm, eps)
+
+    def attend_latents(
+        self,
+        out: torch.Tensor,
+        q: torch.Tensor,
+        kv_cache: KVCache,
+        meta: AttentionMetadata,
+        scores: LatentScores,
+    ) -> None:
+        """See AttentionBackend.attend_latents."""
+        assert isinstance(scores.keys, DenseWeight), "this is a weight of a GPU"
+        assert isinstance(scores.values, DenseWeight), "this is a weight of a GPU"
+        step = LatentStep(q, scores.queries, kv_cache.k, scores.scale)
+        attend_latents(self._ops.latents, out, step, meta, (scores.keys, scores.values))
 
     def _plan(
         self, q: torch.Tensor, kv_cache: KVCache, meta: AttentionMetadata, sliding_window: int

@@ -27,7 +27,7 @@ logger = logging.getLogger(__name__)
 
 _NO_WHOLE = "it reads a KV cache, and encoders have none"
 _NO_CODES = "a KV cache of codes is read by the kernels of a CPU only"
-_NO_LATENTS = "latent attention is computed on a CPU only, by its own kernels"
+_NO_LATENTS = "latent attention is computed by the backends cpu and cuda only"
 
 
 class Choice(NamedTuple):
@@ -83,10 +83,10 @@ def _cuda(device: Device, needs: AttentionNeeds) -> Choice:
         return Choice(None, f"the device is {device.name}")
     if needs.codes:
         return Choice(None, _NO_CODES)
-    if needs.latent:
-        return Choice(None, _NO_LATENTS)
-    taken = device.cuda_ops.attention_shared_bytes(needs.head_dim) >> 10
-    limit = device.cuda_ops.shared_bytes_limit(device.torch_device.index or 0) >> 10
+    ops = device.cuda_ops
+    bytes_taken = ops.latent_shared_bytes() if needs.latent else ops.attention_shared_bytes(needs.head_dim)
+    taken = bytes_taken >> 10
+    limit = ops.shared_bytes_limit(device.torch_device.index or 0) >> 10
     # The float32 kernel needs little shared memory.
     if needs.dtype != torch.float32 and taken >= limit:
         return Choice(None, f"a thread block takes {taken} KiB of shared memory, this GPU has {limit}")

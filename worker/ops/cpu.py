@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from splitserve.worker._native import load_library
 from splitserve.worker.ops.interface import Kernels
-from splitserve.worker.ops.layers.experts import ExpertOps, GroupRule, Routing
+from splitserve.worker.ops.layers.experts import ExpertOps
 from splitserve.worker.ops.layers.latents import LatentOps
 from splitserve.worker.ops.layers.wholes import WholeOps
 from splitserve.worker.ops.packed_weight import PackedWeight
@@ -33,7 +33,7 @@ class CpuOps(Kernels[PackedWeight]):
     def __init__(self, library: Any) -> None:
         super().__init__(library, has_paired_adapters=True)
         self._library = library
-        self.latents = LatentOps(library)
+        self.latents = CpuLatentOps(library)
         self.whole = WholeOps(library)
         self.experts = CpuExpertOps(library)
         self._linear = library.linear
@@ -147,6 +147,23 @@ class CpuOps(Kernels[PackedWeight]):
         self._elementwise(kind, out, x, y)
 
 
+class CpuLatentOps(LatentOps[PackedWeight]):
+    """The operations of latent attention in csrc/cpu.
+
+    Args:
+        library: a tvm_ffi.Module that exports the kernels.
+    """
+
+    def __init__(self, library: Any) -> None:
+        super().__init__(library)
+        self._head_linear = library.head_linear
+
+    def multiply_heads(self, out: Tensor, x: Tensor, weight: PackedWeight) -> None:
+        """See LatentOps.multiply_heads."""
+        rows, depth = weight.shape
+        self._head_linear(out, x, weight.data, rows // weight.num_experts, depth)
+
+
 class CpuExpertOps(ExpertOps[PackedWeight]):
     """The operations of experts in csrc/cpu.
 
@@ -159,14 +176,6 @@ class CpuExpertOps(ExpertOps[PackedWeight]):
     def __init__(self, library: Any) -> None:
         super().__init__(library)
         self._linear = library.expert_linear
-        self._grouped_route = library.grouped_route
-
-    def grouped_route(
-        self, routing: Routing, logits: Tensor, rule: GroupRule, bias: Tensor | None = None
-    ) -> None:
-        """See ExpertOps.grouped_route."""
-        adds_up, *numbers = rule
-        self._grouped_route(*routing, logits, adds_up, bias, *numbers)
 
     def linear(
         self, out: Tensor, x: Tensor, weight: PackedWeight, starts: Tensor, bias: Tensor | None = None

@@ -27,6 +27,7 @@ from splitserve.worker._native import load_library
 from splitserve.worker.ops.dense_weight import DenseWeight
 from splitserve.worker.ops.interface import Kernels
 from splitserve.worker.ops.layers.experts import ExpertOps
+from splitserve.worker.ops.layers.latents import LatentOps
 from splitserve.worker.ops.layers.wholes import WholeOps
 from splitserve.worker.ops.mxfp4_weight import Mxfp4Weight
 
@@ -88,6 +89,15 @@ class CudaExpertOps(ExpertOps[DenseWeight | Mxfp4Weight]):
         self._linear(out, x, weight.data, scales, starts, bias)
 
 
+class CudaLatentOps(LatentOps[DenseWeight]):
+    """The operations of latent attention in csrc/cuda, and torch's products."""
+
+    def multiply_heads(self, out: Tensor, x: Tensor, weight: DenseWeight) -> None:
+        """See LatentOps.multiply_heads; torch's product, whose order of summation may depend on T."""
+        matrices = weight.data.view(x.shape[1], -1, x.shape[2])
+        torch.bmm(x.transpose(0, 1), matrices.transpose(1, 2), out=out.transpose(0, 1))
+
+
 class CudaOps(Kernels[DenseWeight]):
     """The operations of one kernel library; stateless.
 
@@ -95,6 +105,7 @@ class CudaOps(Kernels[DenseWeight]):
         library: a tvm_ffi.Module that exports the kernels.
 
     Attributes:
+        latents: those of latent attention.
         whole: those of encoders' attention.
     """
 
@@ -103,8 +114,10 @@ class CudaOps(Kernels[DenseWeight]):
     def __init__(self, library: Any) -> None:
         super().__init__(library)
         self.experts = CudaExpertOps(library)
+        self.latents: LatentOps[DenseWeight] = CudaLatentOps(library)
         self.whole = WholeOps(library)
         self._device_count = library.device_count
+        self._latent_shared_bytes = library.latent_shared_bytes
         self._embedding = library.embedding
         self._attention_plan_size = library.attention_plan_size
         self._attention_shared_bytes = library.attention_shared_bytes
@@ -151,6 +164,10 @@ class CudaOps(Kernels[DenseWeight]):
     def attention_shared_bytes(self, head_dim: int) -> int:
         """Shared memory that a thread block of paged_attention takes in bfloat16 and float16."""
         return int(self._attention_shared_bytes(head_dim))
+
+    def latent_shared_bytes(self) -> int:
+        """Shared memory that a thread block of latent attention takes in bfloat16 and float16."""
+        return int(self._latent_shared_bytes())
 
     def shared_bytes_limit(self, device: int) -> int:
         """Shared memory that a thread block may have on the device of this number."""

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from functools import cache
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from splitserve.worker._native import load_library
-from splitserve.worker.ops.cuda import CudaOps
+from splitserve.worker.ops.cuda import CudaLatentOps, CudaOps
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -28,12 +28,31 @@ def invariant_ops() -> InvariantOps:
     return InvariantOps(load_library("splitserve_cuda"))
 
 
+class InvariantLatentOps(CudaLatentOps):
+    """Multiplies tiles of 128 rows that always lie alike in memory; see InvariantOps."""
+
+    def multiply_heads(self, out: Tensor, x: Tensor, weight: DenseWeight) -> None:
+        """See LatentOps.multiply_heads; the order of summation depends on Hq, N and K alone."""
+        for begin in range(0, x.shape[0], ROW_TILE):
+            tile = slice(begin, begin + ROW_TILE)
+            rows = x[tile].shape[0]
+            padded = x.new_zeros(ROW_TILE, *x.shape[1:])
+            padded[:rows] = x[tile]
+            product = out.new_empty(ROW_TILE, *out.shape[1:])
+            super().multiply_heads(product, padded, weight)
+            out[tile] = product[:rows]
+
+
 class InvariantOps(CudaOps):
     """Multiplies tiles of 128 rows, padded with zeros: cuBLAS is always asked for the same shape.
 
     Which kernel it takes, and so the order in which it sums, depends on the shape; within one kernel all rows
     are summed alike. The other operations are invariant by themselves.
     """
+
+    def __init__(self, library: Any) -> None:
+        super().__init__(library)
+        self.latents = InvariantLatentOps(library)
 
     def linear(self, out: Tensor, x: Tensor, weight: DenseWeight, bias: Tensor | None = None) -> None:
         """See Kernels.linear; the order of summation depends on N and K alone."""

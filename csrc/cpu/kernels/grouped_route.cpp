@@ -1,14 +1,10 @@
 // Which experts a token passes where they are in groups: the best groups first, then the best in these.
-#include "cpu/grouped_route.h"
-
+#include "cpu/kernels.h"
 #include "cpu/parallel.h"
 #include "cpu/routing.h"
 
 namespace splitserve::SPLITSERVE_ISA {
 namespace {
-
-// A sum of weights of zero stays one that can be divided by.
-constexpr float kLeastSum = 1e-20f;
 
 void score_all(const GroupedRouteParams& p, const float* logits, float* scores) {
   const int64_t experts = p.route.experts;
@@ -60,7 +56,7 @@ void route_token(const GroupedRouteParams& p, int64_t token) {
   float sum = 0.0f;
   for (int64_t j = 0; j < r.chosen; ++j) sum += scores[ids[j]];
   for (int64_t j = 0; j < r.chosen; ++j) {
-    const float weight = r.adds_up ? scores[ids[j]] / (sum + kLeastSum) : scores[ids[j]];
+    const float weight = r.adds_up ? scores[ids[j]] / (sum + kLeastWeightSum) : scores[ids[j]];
     weights[j] = weight * p.scaling;
   }
 }

@@ -1,6 +1,6 @@
 // Writes this step's latents and rotary keys into their slots of the paged cache, after the norm of the
 // latent and the rotation of queries and rotary key.
-#include "cpu/latent_attention.h"
+#include "cpu/kernels.h"
 #include "cpu/parallel.h"
 #include "cpu/turn_head.h"
 

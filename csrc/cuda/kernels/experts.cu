@@ -55,7 +55,7 @@ __global__ void __launch_bounds__(kWarpSize) route_tokens(RouteParams p) {
 }
 
 // A thread block per expert: where its places begin, and which slots get them.
-__global__ void __launch_bounds__(kThreads) place_slots(RouteParams p) {
+__global__ void __launch_bounds__(kThreads) place_slots_of(RouteParams p) {
   const int expert = static_cast<int>(blockIdx.x);
   const int64_t slots = p.tokens * p.chosen;
   const int lane = static_cast<int>(threadIdx.x) % kWarpSize,
@@ -147,7 +147,11 @@ __global__ void __launch_bounds__(kThreads) swiglu(ClampedSwigluParams p, int64_
 
 void route(const RouteParams& p, cudaStream_t stream) {
   launch("route", route_tokens, {p.tokens, kWarpSize}, stream, p);
-  launch("route", place_slots, {p.experts, kThreads}, stream, p);
+  place_slots(p, stream);
+}
+
+void place_slots(const RouteParams& p, cudaStream_t stream) {
+  launch("route", place_slots_of, {p.experts, kThreads}, stream, p);
 }
 
 void spread_rows(const SpreadRowsParams& p, cudaStream_t stream) {

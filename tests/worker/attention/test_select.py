@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import sys
 from types import ModuleType
-from typing import cast
+from typing import Any, cast
 
 import pytest
 import torch
@@ -33,6 +33,9 @@ class SharedMemory:
     def attention_shared_bytes(self, head_dim: int) -> int:
         return (60 if head_dim <= 64 else 112) << 10
 
+    def latent_shared_bytes(self) -> int:
+        return 107 << 10
+
     def shared_bytes_limit(self, device: int) -> int:
         assert device == 0
         return self._limit
@@ -56,6 +59,17 @@ def test_auto_takes_the_devices_own_kernels(
     assert line.startswith(f'attention_backend name={device.name} reason="{reason}" needs="{needs}"')
 
 
+@pytest.mark.parametrize("change", [{"whole": True}, {"latent": True, "head_dim": 576}], ids=str)
+def test_encoders_and_latents_have_the_devices_own_kernels(change: dict[str, Any]) -> None:
+    needs = NEEDS._replace(**change)
+    assert isinstance(choose_backend("auto", CPU, needs), CpuAttention)
+    assert isinstance(choose_backend("auto", CUDA, needs), CudaAttention)
+    reason = "it reads a KV cache" if needs.whole else "latent attention is computed by"
+    for other in ("flash_attn", "torch"):
+        with pytest.raises(ConfigError, match=f"{other}: {reason}"):
+            choose_backend(other, CUDA, needs)
+
+
 @pytest.mark.parametrize("device", [CPU, CUDA])
 def test_torch_can_be_asked_for_anywhere(device: Device) -> None:
     assert isinstance(choose_backend("torch", device, NEEDS), TorchAttention)
@@ -67,6 +81,7 @@ def test_torch_can_be_asked_for_anywhere(device: Device) -> None:
         ("cuda", CPU, NEEDS, "cuda: the device is cpu"),
         ("cpu", CUDA, NEEDS, "cpu: the device is cuda"),
         ("cuda", SMALL_CUDA, NEEDS, "cuda: a thread block takes 112 KiB of shared memory, this GPU has 99"),
+        ("cuda", SMALL_CUDA, NEEDS._replace(latent=True), "cuda: a thread block takes 107 KiB of shared"),
         ("flash_attn", CPU, NEEDS, "flash_attn: the device is cpu"),
         ("flash_attn", CUDA, NEEDS._replace(dtype=torch.float32), "flash_attn: it has no float32"),
         ("flash_attn", CUDA, NEEDS, "flash_attn: FlashAttention 3: "),

@@ -31,7 +31,7 @@ def test_a_block_holds_one_latent_per_token_and_layer(checkpoints: CheckpointCac
 def test_other_backends_are_refused_by_name(checkpoints: CheckpointCache) -> None:
     path = checkpoints.get(CheckpointSpec("deepseekv3"))
     worker = Worker(WorkerConfig(model=str(path), attention_backend="torch"))
-    with pytest.raises(ConfigError, match="torch: latent attention is computed on a CPU only"):
+    with pytest.raises(ConfigError, match="torch: latent attention is computed by the backends cpu"):
         worker.load(lambda loaded, total: None)
 
 

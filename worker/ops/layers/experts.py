@@ -70,6 +70,7 @@ class ExpertOps(ABC, Generic[MatrixT_contra]):
 
     def __init__(self, library: Any) -> None:
         self._route = library.route
+        self._grouped_route = library.grouped_route
         self._spread_rows = library.spread_rows
         self._combine = library.combine_experts
         self._clamped_swiglu = library.clamped_swiglu
@@ -89,8 +90,6 @@ class ExpertOps(ABC, Generic[MatrixT_contra]):
     ) -> None:
         """Choose K experts for each token by their scores, in groups; of equals those of lower numbers.
 
-        Only on a CPU: the attention of models that need it is not computed elsewhere.
-
         Args:
             routing: contiguous, overwritten; the weights are the scores of the chosen, the order is that of
                 the choice.
@@ -98,7 +97,8 @@ class ExpertOps(ABC, Generic[MatrixT_contra]):
             rule: of the choice and the weights.
             bias: float32 [E], added to the scores for the choice alone; None for none.
         """
-        raise AssertionError(f"{type(self).__name__} has no groups of experts")
+        adds_up, *numbers = rule
+        self._grouped_route(*routing, logits, adds_up, bias, *numbers)
 
     def spread_rows(self, out: Tensor, x: Tensor, routing: Routing) -> None:
         """Copy each token's row to the places of its slots, those of the routing's experts.

@@ -6,16 +6,17 @@ and 128. Errors, dtypes and strides: see worker.ops.interface.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from abc import ABC, abstractmethod
+from typing import TYPE_CHECKING, Any, Generic
 
-from splitserve.worker.ops.packed_weight import PackedWeight
+from splitserve.worker.ops.matrix import MatrixT_contra
 
 if TYPE_CHECKING:
     from torch import Tensor
 
 
-class LatentOps:
-    """The operations of csrc/cpu; stateless.
+class LatentOps(ABC, Generic[MatrixT_contra]):
+    """The operations of one kernel library; stateless.
 
     Args:
         library: a tvm_ffi.Module that exports the kernels.
@@ -24,7 +25,6 @@ class LatentOps:
     def __init__(self, library: Any) -> None:
         self._write = library.latent_write
         self._attend = library.latent_attention
-        self._head_linear = library.head_linear
 
     def write(
         self,
@@ -68,12 +68,14 @@ class LatentOps:
             q_latent: like out, multiplied with latents.
             q_rotary: [T, Hq, R], multiplied with rotary keys.
             cache: as write() leaves it; this step's tokens are already in it.
-            rows: block_tables, cu_seqlens_q and seq_lens as for CpuOps.paged_attention.
+            rows: block_tables, cu_seqlens_q and seq_lens as for CpuOps.paged_attention. On a GPU a block that
+                is not there reads as zeros.
             scale: multiplies the sum of both products.
         """
         self._attend(out, q_latent, q_rotary, cache, *rows, scale)
 
-    def multiply_heads(self, out: Tensor, x: Tensor, weight: PackedWeight) -> None:
+    @abstractmethod
+    def multiply_heads(self, out: Tensor, x: Tensor, weight: MatrixT_contra) -> None:
         """Multiply each head with a matrix of its own: out[:, h] = x[:, h] @ weight[h].T.
 
         Args:
@@ -81,5 +83,3 @@ class LatentOps:
             x: [T, Hq, K], dtype of the weight.
             weight: [Hq * N, K], made for Hq heads, not quantized.
         """
-        rows, depth = weight.shape
-        self._head_linear(out, x, weight.data, rows // weight.num_experts, depth)

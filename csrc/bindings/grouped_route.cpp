@@ -1,8 +1,7 @@
 // Checks and binding of grouped_route.
-#include "cpu/grouped_route.h"
+#include "common/grouped_route.h"
 
 #include "bindings/route_args.h"
-#include "cpu/program.h"
 
 namespace splitserve {
 namespace {
@@ -31,7 +30,7 @@ void grouped_route(TensorView weights, TensorView ids, TensorView places, Tensor
   params.is_sigmoid = is_sigmoid;
   params.counts_two = counts_two;
   params.scaling = static_cast<float>(scaling);
-  SPLITSERVE_RUN_KERNEL(grouped_route, params);
+  SPLITSERVE_RUN(grouped_route, params, args.device());
 }
 
 }  // namespace

@@ -2,9 +2,11 @@
 #pragma once
 
 #include "common/experts.h"
-#include "cpu/isa.h"
 
 namespace splitserve {
+
+// A sum of weights of zero stays one that can be divided by.
+inline constexpr float kLeastWeightSum = 1e-20f;
 
 struct GroupedRouteParams {
   RouteParams route;  // weights are those of the scores, divided by their sum if they are to add up
@@ -17,5 +19,3 @@ struct GroupedRouteParams {
 };
 
 }  // namespace splitserve
-
-SPLITSERVE_DECLARE_KERNEL(grouped_route, GroupedRouteParams)
