@@ -17,7 +17,7 @@ struct HeadTensor {
 struct WholeAttentionParams {
   void* out;  // [tokens, heads, head_dim]
   int64_t out_token_stride, out_head_stride;
-  HeadTensor q, k, v;  // k and v have the same strides
+  HeadTensor q, k, v;         // k and v have the same strides
   const int32_t* cu_seqlens;  // [sequences + 1]
   int64_t sequences, tokens, heads, kv_heads, head_dim;
   float scale;
