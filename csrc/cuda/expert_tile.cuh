@@ -4,70 +4,25 @@
 // bits depend on the row and the column alone.
 #pragma once
 
+#include "cuda/expert_rows.cuh"
 #include "cuda/expert_weights.cuh"
-#include "cuda/reduce.cuh"
+#include "cuda/linear_output.cuh"
 
 namespace splitserve::cuda {
 inline constexpr int kExpertThreads = 128;
 // Of one instruction.
 inline constexpr int kExpertRows = 16, kExpertCols = 8;
 
-struct ExpertRows {
-  int64_t expert, row, end;  // end: of the expert's rows
-};
-
-// The index-th tile of so many rows, experts one after the other; false if there are fewer. By whole warps.
-template <int kTileRows>
-__device__ inline bool find_rows(const ExpertLinearParams& p, int64_t index, ExpertRows* tile) {
-  const int lane = static_cast<int>(threadIdx.x) % kWarpSize;
-  for (int64_t first = 0; first < p.experts; first += kWarpSize) {
-    const bool exists = first + lane < p.experts;
-    const int begin = exists ? p.starts[first + lane] : 0, end = exists ? p.starts[first + lane + 1] : 0;
-    const int own = (end - begin + kTileRows - 1) / kTileRows;
-    int tiles = own;
-    for (int offset = 1; offset < kWarpSize; offset *= 2) {
-      const int before = __shfl_up_sync(kWholeWarp, tiles, offset);
-      if (lane >= offset) tiles += before;
-    }
-    const unsigned there = __ballot_sync(kWholeWarp, index < tiles);
-    if (there != 0) {
-      const int owner = __ffs(static_cast<int>(there)) - 1;
-      const int start = __shfl_sync(kWholeWarp, begin, owner), stop = __shfl_sync(kWholeWarp, end, owner);
-      index -= __shfl_sync(kWholeWarp, tiles - own, owner);
-      *tile = {first + owner, start + index * kTileRows, stop};
-      return start >= 0 && stop <= p.rows;
-    }
-    index -= __shfl_sync(kWholeWarp, tiles, kWarpSize - 1);
-  }
-  return false;
+SPLITSERVE_HOST_DEVICE inline ExpertStarts starts_of(const ExpertLinearParams& p) {
+  return {p.starts, p.experts, p.rows};
 }
 
 __device__ inline void write(const ExpertLinearParams& p, const ExpertRows& tile, int64_t row, int64_t col,
                              float sum) {
   if (row >= tile.end || col >= p.cols) return;
   const int64_t bias = tile.expert * p.cols + col, at = row * p.out_stride + col;
-  switch (p.dtype) {
-    case DType::kFloat32:
-      if (p.bias != nullptr) sum += static_cast<const float*>(p.bias)[bias];
-      break;
-    case DType::kBFloat16:
-      if (p.bias != nullptr) sum += to_float(static_cast<const BFloat16*>(p.bias)[bias]);
-      break;
-    case DType::kFloat16:
-      if (p.bias != nullptr) sum += to_float(static_cast<const Float16*>(p.bias)[bias]);
-      break;
-  }
-  switch (p.out_dtype) {
-    case DType::kFloat32:
-      static_cast<float*>(p.out)[at] = sum;
-      break;
-    case DType::kBFloat16:
-      static_cast<BFloat16*>(p.out)[at] = to<BFloat16>(sum);
-      break;
-    case DType::kFloat16:
-      static_cast<Float16*>(p.out)[at] = to<Float16>(sum);
-      break;
-  }
+  if (p.bias != nullptr) sum += load_float(p.bias, p.dtype, bias);
+  store_float(p.out, p.out_dtype, at, sum);
 }
 
 // Rows and columns of a tile, in units of an instruction's, the latter for each warp; how many steps of

@@ -78,7 +78,9 @@ class Mxfp4Column {
   // Two exponents and a mantissa in their places are a 2^126th of the code's number. All this is exact.
   __device__ static uint32_t scaled(uint32_t pair, uint32_t scale) {
     constexpr uint32_t kWholeAgain = 0x7e807e80u;
-    return multiply_pairs(multiply_pairs(pair, kWholeAgain), scale);
+    // -0 is added, which changes no bit.
+    constexpr uint32_t kMinusZeros = 0x80008000u;
+    return fma_pair<BFloat16>(fma_pair<BFloat16>(pair, kWholeAgain, kMinusZeros), scale, kMinusZeros);
   }
 
   int runs_;

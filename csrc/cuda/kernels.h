@@ -19,6 +19,7 @@
 #include "common/sum_parts.h"
 #include "common/whole_attention.h"
 #include "cuda/attention.h"
+#include "cuda/coded_linear.h"
 #include "cuda/embedding.h"
 #include "cuda/expert_linear.h"
 #include "cuda/latent_attention.h"
@@ -36,6 +37,11 @@ int64_t latent_shared_bytes();
 void activation(const ActivationParams& params, cudaStream_t stream);
 void apply_penalties(const PenaltyParams& params, cudaStream_t stream);
 void clamped_swiglu(const ClampedSwigluParams& params, cudaStream_t stream);
+void code_rows(const CodeRowsParams& params, cudaStream_t stream);
+void coded_embedding(const CodedEmbeddingParams& params, cudaStream_t stream);
+void coded_linear_bfloat16(const CodedLinearParams& params, cudaStream_t stream);
+void coded_linear_dot(const CodedLinearParams& params, cudaStream_t stream);
+void coded_linear_float16(const CodedLinearParams& params, cudaStream_t stream);
 void combine_experts(const CombineExpertsParams& params, cudaStream_t stream);
 void edit_logits(const EditLogitsParams& params, cudaStream_t stream);
 void embedding(const EmbeddingParams& params, cudaStream_t stream);

@@ -53,7 +53,8 @@ class WorkerSettings(SpeculationSettings, frozen=True, kw_only=True):
     quantization: Annotated[
         str,
         Setting(
-            "quantize the weights to integers while loading, with w8a8 activations, too; needs bfloat16",
+            "quantize the weights to integers while loading, with w8a8 activations, too; needs bfloat16 or, "
+            "on a GPU, float16",
             "model",
             choices=QUANTIZATIONS,
             docs=", see [models](models.md#quantized-weights)",

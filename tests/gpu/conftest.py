@@ -12,7 +12,6 @@ import tvm_ffi
 from torch import Tensor
 
 from splitserve.worker.ops.cuda import CudaOps, cuda_ops
-from splitserve.worker.ops.dense_weight import DenseWeight
 from tests.gpu.emulated.build import SANITIZERS, build
 from tests.worker.runner.checkpoints import write_tiny_llama
 
@@ -20,11 +19,11 @@ from tests.worker.runner.checkpoints import write_tiny_llama
 class EmulatedOps(CudaOps):
     """The emulated kernels; torch multiplies matrices on a CPU into their own dtype only."""
 
-    def linear(self, out: Tensor, x: Tensor, weight: DenseWeight, bias: Tensor | None = None) -> None:
+    def dense_linear(self, out: Tensor, x: Tensor, weight: Tensor, bias: Tensor | None) -> None:
         if out.dtype == x.dtype:
-            super().linear(out, x, weight, bias)
+            super().dense_linear(out, x, weight, bias)
         else:
-            out.copy_(x.to(out.dtype) @ weight.data.to(out.dtype).t())
+            out.copy_(x.to(out.dtype) @ weight.to(out.dtype).t())
 
 
 @dataclass(frozen=True, slots=True)

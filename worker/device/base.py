@@ -66,6 +66,11 @@ class Device(ABC):
 
     @property
     @abstractmethod
+    def coded_dtypes(self) -> tuple[torch.dtype, ...]:
+        """Of activations that are multiplied with weights of codes."""
+
+    @property
+    @abstractmethod
     def free_bytes(self) -> int:
         """Memory that this rank may take for weights, KV cache and activations."""
 

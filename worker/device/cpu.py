@@ -40,6 +40,11 @@ class CpuDevice(Device):
         self._free_bytes = available_memory_bytes() // num_local_ranks
 
     @property
+    def coded_dtypes(self) -> tuple[torch.dtype, ...]:
+        """Return bfloat16."""
+        return (torch.bfloat16,)
+
+    @property
     def free_bytes(self) -> int:
         """Return this rank's share of what was free when it started."""
         return self._free_bytes

@@ -17,6 +17,7 @@ from splitserve.worker.device.memory import cache_bytes, free_bytes, read_memory
 from splitserve.worker.device.side_stream import CudaSideStream
 from splitserve.worker.device.waiting import wait_for
 from splitserve.worker.host import available_memory_bytes
+from splitserve.worker.ops.codes.weight import CodedWeight, coded_bytes
 from splitserve.worker.ops.cuda import CudaOps
 from splitserve.worker.ops.dense_weight import DenseWeight
 from splitserve.worker.ops.interface import Kernels
@@ -64,14 +65,25 @@ class CudaDevice(Device):
             torch.backends.cuda.matmul.allow_bf16_reduced_precision_reduction = False
             torch.backends.cuda.matmul.allow_fp16_reduced_precision_reduction = False
 
+    @property
+    def coded_dtypes(self) -> tuple[torch.dtype, ...]:
+        """Those of 16 bits; none if thread blocks have too little shared memory for the products."""
+        if self._is_real:
+            limit = self.cuda_ops.shared_bytes_limit(self.torch_device.index or 0)
+            if limit < self.cuda_ops.coded.shared_bytes:
+                return ()
+        return torch.bfloat16, torch.float16
+
     def matrix(
         self, shape: tuple[int, int], dtype: torch.dtype, form: KeptForm, num_experts: int = 1
-    ) -> DenseWeight | Mxfp4Weight:
+    ) -> DenseWeight | Mxfp4Weight | CodedWeight:
         """Allocate a weight."""
-        if form == "mxfp4":
-            return Mxfp4Weight(shape, self.torch_device)
-        assert form == "plain", "quantised weights have been refused"
-        return DenseWeight(shape, dtype, self.torch_device)
+        match form:
+            case "plain":
+                return DenseWeight(shape, dtype, self.torch_device)
+            case "mxfp4":
+                return Mxfp4Weight(shape, self.torch_device)
+        return CodedWeight(shape, form, self.torch_device, num_experts)
 
     @property
     def free_bytes(self) -> int:
@@ -84,9 +96,12 @@ class CudaDevice(Device):
         self, shape: tuple[int, int], dtype: torch.dtype, form: KeptForm, num_experts: int = 1
     ) -> int:
         """Return the bytes of all elements, or of their codes and scales."""
-        if form == "mxfp4":
-            return shape[0] * -(-shape[1] // GROUP_COLUMNS) * (GROUP_COLUMNS // 2 + 1)
-        return math.prod(shape) * dtype.itemsize
+        match form:
+            case "plain":
+                return math.prod(shape) * dtype.itemsize
+            case "mxfp4":
+                return shape[0] * -(-shape[1] // GROUP_COLUMNS) * (GROUP_COLUMNS // 2 + 1)
+        return coded_bytes(shape, form, num_experts)
 
     def place(self, tensors: Sequence[torch.Tensor]) -> Sequence[torch.Tensor]:
         """Pack the tensors into pinned memory and copy it in one transfer."""

@@ -79,16 +79,20 @@ def resolve_cache_dtype(
 
 
 def check_quantization(quantization: str, dtype: torch.dtype, device: Device) -> None:
-    """Refuse quantised weights except with bfloat16 activations on a CPU.
+    """Refuse quantised weights except with activations that the device multiplies them with.
 
     Raises:
-        ConfigError: the model runs in another dtype, or on another device.
+        ConfigError: the model runs in another dtype, or the device has no kernels for any.
     """
-    if quantization != "none" and device.name != "cpu":
-        raise ConfigError(f"--quantization {quantization} is not supported on {device.name}, only on a CPU")
-    if quantization != "none" and dtype != torch.bfloat16:
+    if quantization != "none" and not device.coded_dtypes:
         raise ConfigError(
-            f"--quantization {quantization} needs bfloat16 activations, and this model runs in "
+            f"--quantization {quantization} needs 145 KiB of shared memory per thread block, which this GPU "
+            "does not have"
+        )
+    if quantization != "none" and dtype not in device.coded_dtypes:
+        names = " or ".join(map(dtype_name, device.coded_dtypes))
+        raise ConfigError(
+            f"--quantization {quantization} needs {names} activations, and this model runs in "
             f"{dtype_name(dtype)}: add --dtype bfloat16"
         )
 

@@ -24,12 +24,13 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import torch
 
 from splitserve.worker._native import load_library
+from splitserve.worker.ops.codes.operations import CodedOps
 from splitserve.worker.ops.dense_weight import DenseWeight
 from splitserve.worker.ops.interface import Kernels
 from splitserve.worker.ops.layers.experts import ExpertOps
 from splitserve.worker.ops.layers.latents import LatentOps
 from splitserve.worker.ops.layers.wholes import WholeOps
-from splitserve.worker.ops.mxfp4_weight import Mxfp4Weight
+from splitserve.worker.ops.products import MultipliedMatrix, Products
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -63,30 +64,25 @@ class AttentionShape(NamedTuple):
     max_seq_len: int
 
 
-class CudaExpertOps(ExpertOps[DenseWeight | Mxfp4Weight]):
+class CudaExpertOps(ExpertOps[MultipliedMatrix]):
     """The operations of experts in csrc/cuda; a row's bits do not depend on its batch.
 
     Args:
         library: a tvm_ffi.Module that exports the kernels.
+        products: those among which a weight chooses.
     """
 
     multiplies_mxfp4 = True
 
-    def __init__(self, library: Any) -> None:
+    def __init__(self, library: Any, products: Products) -> None:
         super().__init__(library)
-        self._linear = library.expert_linear
+        self._products = products
 
     def linear(
-        self,
-        out: Tensor,
-        x: Tensor,
-        weight: DenseWeight | Mxfp4Weight,
-        starts: Tensor,
-        bias: Tensor | None = None,
+        self, out: Tensor, x: Tensor, weight: MultipliedMatrix, starts: Tensor, bias: Tensor | None = None
     ) -> None:
         """See ExpertOps.linear."""
-        scales = weight.scales if isinstance(weight, Mxfp4Weight) else None
-        self._linear(out, x, weight.data, scales, starts, bias)
+        weight.multiply(self._products, out, x, bias, starts)
 
 
 class CudaLatentOps(LatentOps[DenseWeight]):
@@ -98,13 +94,14 @@ class CudaLatentOps(LatentOps[DenseWeight]):
         torch.bmm(x.transpose(0, 1), matrices.transpose(1, 2), out=out.transpose(0, 1))
 
 
-class CudaOps(Kernels[DenseWeight]):
+class CudaOps(Kernels[MultipliedMatrix]):
     """The operations of one kernel library; stateless.
 
     Args:
         library: a tvm_ffi.Module that exports the kernels.
 
     Attributes:
+        coded: those on weights of codes.
         latents: those of latent attention.
         whole: those of encoders' attention.
     """
@@ -113,9 +110,11 @@ class CudaOps(Kernels[DenseWeight]):
 
     def __init__(self, library: Any) -> None:
         super().__init__(library)
-        self.experts = CudaExpertOps(library)
+        self.coded = CodedOps(library)
+        self.experts = CudaExpertOps(library, self)
         self.latents: LatentOps[DenseWeight] = CudaLatentOps(library)
         self.whole = WholeOps(library)
+        self._expert_linear = library.expert_linear
         self._device_count = library.device_count
         self._latent_shared_bytes = library.latent_shared_bytes
         self._embedding = library.embedding
@@ -129,12 +128,28 @@ class CudaOps(Kernels[DenseWeight]):
         """CUDA devices of this machine; 0 without a driver."""
         return int(self._device_count())
 
-    def linear(self, out: Tensor, x: Tensor, weight: DenseWeight, bias: Tensor | None = None) -> None:
-        """See Kernels.linear; torch's matrix product, whose order of summation may depend on T.
+    def linear(self, out: Tensor, x: Tensor, weight: MultipliedMatrix, bias: Tensor | None = None) -> None:
+        """See Kernels.linear; dense weights with torch's matrix product."""
+        weight.multiply(self, out, x, bias)
+
+    def expert_linear(
+        self,
+        out: Tensor,
+        x: Tensor,
+        weight: Tensor,
+        scales: Tensor | None,
+        starts: Tensor,
+        bias: Tensor | None,
+    ) -> None:
+        """See Products.expert_linear."""
+        self._expert_linear(out, x, weight, scales, starts, bias)
+
+    def dense_linear(self, out: Tensor, x: Tensor, weight: Tensor, bias: Tensor | None) -> None:
+        """Multiply with a row-major weight [N, K], by torch, whose order of summation may depend on T.
 
         `out` has another dtype than x only without a bias.
         """
-        turned = weight.data.t()
+        turned = weight.t()
         if bias is not None:
             torch.addmm(bias, x, turned, out=out)
         elif out.dtype == x.dtype:
@@ -143,17 +158,21 @@ class CudaOps(Kernels[DenseWeight]):
             torch.mm(x, turned, out_dtype=out.dtype, out=out)
 
     def embedding(
-        self, out: Tensor, token_ids: Tensor, weight: DenseWeight, part: VocabularyPart | None = None
+        self, out: Tensor, token_ids: Tensor, weight: MultipliedMatrix, part: VocabularyPart | None = None
     ) -> None:
         """See Kernels.embedding."""
         if part is None:
-            self._embedding(out, token_ids, weight.data)
+            weight.look_up(self, out, token_ids)
             return
         places = token_ids - part.first
         is_elsewhere = (places < 0) | (places >= weight.shape[0])
-        self._embedding(out, places.masked_fill_(is_elsewhere, 0), weight.data)
+        weight.look_up(self, out, places.masked_fill_(is_elsewhere, 0))
         # Not by index: that would wait for the device to learn how many there are.
         out.masked_fill_(is_elsewhere[:, None], 0)
+
+    def dense_embedding(self, out: Tensor, token_ids: Tensor, weight: Tensor) -> None:
+        """Copy rows of a row-major weight [V, H]."""
+        self._embedding(out, token_ids, weight)
 
     def attention_plan_size(
         self, tokens: int, requests: int, heads: int, kv_heads: int, head_dim: int, max_seq_len: int

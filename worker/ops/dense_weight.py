@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import torch
 
-from splitserve.worker.ops.quantization import GroupCodes
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from splitserve.worker.ops.products import Products
+    from splitserve.worker.ops.quantization import GroupCodes
 
 
 class DenseWeight:
@@ -71,5 +77,18 @@ class DenseWeight:
         target.copy_(source)
 
     def fill_group_codes(self, group_codes: GroupCodes, first_row: int = 0) -> None:
-        """Never called: no weight of a GPU is kept as integers."""
+        """Never called: weights of integers are CodedWeights."""
         raise AssertionError("this weight is not quantized")
+
+    def multiply(
+        self, ops: Products, out: Tensor, x: Tensor, bias: Tensor | None, starts: Tensor | None = None
+    ) -> None:
+        """See MultipliedMatrix.multiply."""
+        if starts is None:
+            ops.dense_linear(out, x, self.data, bias)
+        else:
+            ops.expert_linear(out, x, self.data, None, starts, bias)
+
+    def look_up(self, ops: Products, out: Tensor, token_ids: Tensor) -> None:
+        """See MultipliedMatrix.look_up."""
+        ops.dense_embedding(out, token_ids, self.data)

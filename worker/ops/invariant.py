@@ -7,11 +7,10 @@ from typing import TYPE_CHECKING, Any
 
 from splitserve.worker._native import load_library
 from splitserve.worker.ops.cuda import CudaLatentOps, CudaOps
+from splitserve.worker.ops.dense_weight import DenseWeight
 
 if TYPE_CHECKING:
     from torch import Tensor
-
-    from splitserve.worker.ops.dense_weight import DenseWeight
 
 # A product of so many rows takes a current GPU about as long as reading the weight: decode costs little more,
 # a long prefill reads the weights once per tile.
@@ -54,16 +53,16 @@ class InvariantOps(CudaOps):
         super().__init__(library)
         self.latents = InvariantLatentOps(library)
 
-    def linear(self, out: Tensor, x: Tensor, weight: DenseWeight, bias: Tensor | None = None) -> None:
-        """See Kernels.linear; the order of summation depends on N and K alone."""
+    def dense_linear(self, out: Tensor, x: Tensor, weight: Tensor, bias: Tensor | None) -> None:
+        """See CudaOps.dense_linear; the order of summation depends on N and K alone."""
         rows = x.shape[0]
         whole = rows - rows % ROW_TILE
         for begin in range(0, whole, ROW_TILE):
             tile = slice(begin, begin + ROW_TILE)
-            super().linear(out[tile], x[tile], weight, bias)
+            super().dense_linear(out[tile], x[tile], weight, bias)
         if whole < rows:
             padded = x.new_zeros(ROW_TILE, x.shape[1])
             padded[: rows - whole] = x[whole:]
             product = out.new_empty(ROW_TILE, out.shape[1])
-            super().linear(product, padded, weight, bias)
+            super().dense_linear(product, padded, weight, bias)
             out[whole:] = product[: rows - whole]

@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import torch
 
 from splitserve.worker.ops.quantization import GROUP_COLUMNS, GroupCodes, quantize_mxfp4
+
+if TYPE_CHECKING:
+    from splitserve.worker.ops.products import Products
 
 _GROUP_WORDS, _WORD_CODES = 4, 8
 # Of the four codes of a half of a word, in order: places of the signs, and of the lowest bits of the
@@ -78,8 +83,24 @@ class Mxfp4Weight:
         self.scales[taken] = scales.to(self.data.device)
 
     def fill_group_codes(self, group_codes: GroupCodes, first_row: int = 0) -> None:
-        """Never called: no weight of a GPU is kept as the integers of a file."""
+        """Never called: weights of integers of a file are CodedWeights."""
         raise AssertionError("this weight is in MXFP4")
+
+    def multiply(
+        self,
+        ops: Products,
+        out: torch.Tensor,
+        x: torch.Tensor,
+        bias: torch.Tensor | None,
+        starts: torch.Tensor | None = None,
+    ) -> None:
+        """See MultipliedMatrix.multiply; only experts are in MXFP4."""
+        assert starts is not None, "only experts are in MXFP4"
+        ops.expert_linear(out, x, self.data, self.scales, starts, bias)
+
+    def look_up(self, ops: Products, out: torch.Tensor, token_ids: torch.Tensor) -> None:
+        """Never called: no embedding is in MXFP4."""
+        raise AssertionError("only experts are in MXFP4")
 
 
 def _words(codes: torch.Tensor) -> torch.Tensor:

@@ -15,9 +15,7 @@ from splitserve.worker.ops.quantization import (
     KeptForm,
     Quantized,
     WeightForm,
-    quantize_int4,
-    quantize_int8,
-    quantize_mxfp4,
+    quantize,
 )
 from splitserve.worker.pages import zero_pages
 
@@ -126,12 +124,7 @@ class PackedWeight:
         num_kept = source.shape[1] if kept is None else len(kept)
         if first_column != 0 or num_kept != self.shape[1] or (kept is not None and self.form not in _PER_ROW):
             raise ValueError(f"source: expected whole rows of {self.shape[1]} to quantize")
-        if self.scales is None:
-            self.fill_codes((quantize_int4 if self.form == "int4" else quantize_mxfp4)(source), first_row)
-        else:
-            codes, scales = quantize_int8(source)
-            kept_codes = codes if kept is None else codes[:, kept.start : kept.stop]
-            self.fill_codes(Quantized(kept_codes, scales), first_row)
+        self.fill_codes(quantize(source, self.form, kept), first_row)
 
     def fill_codes(self, quantized: Quantized, first_row: int = 0) -> None:
         """Write whole rows as integers, in the form that it has.

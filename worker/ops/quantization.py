@@ -129,6 +129,21 @@ class GroupCodes(NamedTuple):
         )
 
 
+def quantize(rows: torch.Tensor, form: WeightForm, kept: range | None = None) -> Quantized:
+    """Round whole rows [n, K] to a form.
+
+    Args:
+        rows: on the CPU, of any strides and dtype.
+        form: not "plain".
+        kept: columns that are kept, for int8 and w8a8, where the others still count for the scales; None for
+            all.
+    """
+    if form in ("int8", "w8a8"):
+        codes, scales = quantize_int8(rows)
+        return Quantized(codes if kept is None else codes[:, kept.start : kept.stop], scales)
+    return quantize_int4(rows) if form == "int4" else quantize_mxfp4(rows)
+
+
 def quantize_int8(rows: torch.Tensor) -> Quantized:
     """Round rows [n, K] to multiples of their largest magnitude over 127; a row with a NaN has scale NaN."""
     codes = torch.empty(rows.shape, dtype=torch.int8)

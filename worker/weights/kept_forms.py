@@ -23,13 +23,13 @@ def keep_integers(assignments: Sequence[Assignment], dtype: torch.dtype, device:
 
     Args:
         assignments: of a plan.
-        dtype: of the model; integers multiply bfloat16.
-        device: only a CPU has kernels for integers.
+        dtype: of the model.
+        device: says in which dtypes integers are multiplied.
 
     Returns:
         The assignments, those marked whose integers are taken.
     """
-    if device.name != "cpu" or dtype != torch.bfloat16:
+    if dtype not in device.coded_dtypes:
         return list(assignments)
     forms = [_integer_form(each) for each in assignments]
     found: dict[int, list[GroupForm | None]] = defaultdict(list)

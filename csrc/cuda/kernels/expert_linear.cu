@@ -9,23 +9,18 @@
 namespace splitserve::cuda {
 namespace {
 
-// At most so many tiles: all whole ones, and one that is not for each expert that has rows.
-int64_t most_tiles(const ExpertLinearParams& p, int64_t tile_rows) {
-  return p.rows / tile_rows + (p.experts < p.rows ? p.experts : p.rows);
-}
-
 template <typename Column, typename Shape, bool kAligned>
 __global__ void __launch_bounds__(kExpertThreads, 2)
     multiply_halves(const __grid_constant__ ExpertLinearParams p, int64_t col_blocks) {
   ExpertRows tile;
-  if (!find_rows<Shape::kTileRows>(p, blockIdx.x / col_blocks, &tile)) return;
+  if (!find_rows<Shape::kTileRows>(starts_of(p), blockIdx.x / col_blocks, &tile)) return;
   ExpertTile<Column, Shape, kAligned>(p, tile, blockIdx.x % col_blocks * Shape::kTileCols).run();
 }
 
 __global__ void __launch_bounds__(kExpertThreads)
     multiply_floats(const __grid_constant__ ExpertLinearParams p, int64_t col_blocks) {
   ExpertRows tile;
-  if (!find_rows<kExpertRows>(p, blockIdx.x / col_blocks, &tile)) return;
+  if (!find_rows<kExpertRows>(starts_of(p), blockIdx.x / col_blocks, &tile)) return;
   const int64_t col = blockIdx.x % col_blocks * kExpertThreads + threadIdx.x;
   if (col >= p.cols) return;
   const float* weight = static_cast<const float*>(p.weight) + (tile.expert * p.cols + col) * p.depth;
@@ -40,7 +35,7 @@ __global__ void __launch_bounds__(kExpertThreads)
 template <typename Column, typename Shape, bool kAligned>
 void run_shape(const ExpertLinearParams& p, cudaStream_t stream) {
   const int64_t col_blocks = ceil_div(p.cols, Shape::kTileCols);
-  const LaunchShape shape{most_tiles(p, Shape::kTileRows) * col_blocks, kExpertThreads};
+  const LaunchShape shape{most_tiles(starts_of(p), Shape::kTileRows) * col_blocks, kExpertThreads};
   launch("expert_linear", multiply_halves<Column, Shape, kAligned>, shape, stream, p, col_blocks);
 }
 
@@ -71,7 +66,7 @@ void run_halves(const ExpertLinearParams& p, cudaStream_t stream) {
 
 void expert_linear(const ExpertLinearParams& p, cudaStream_t stream) {
   const int64_t col_blocks = ceil_div(p.cols, kExpertThreads);
-  const LaunchShape shape{most_tiles(p, kExpertRows) * col_blocks, kExpertThreads};
+  const LaunchShape shape{most_tiles(starts_of(p), kExpertRows) * col_blocks, kExpertThreads};
   switch (p.dtype) {
     case DType::kFloat32:
       return launch("expert_linear", multiply_floats, shape, stream, p, col_blocks);

@@ -63,9 +63,53 @@ EMULATED_UNSEEN void mma(float (&d)[4], const uint32_t (&a)[4], uint32_t b0, uin
   emulated::exchange(warp.barrier, [&warp]() EMULATED_UNSEEN { emulated_mma::multiply<Half>(warp.slots); });
 }
 
-inline uint32_t multiply_pairs(uint32_t a, uint32_t b) {
-  return pack_pair<BFloat16>(half_at<BFloat16>(a, 0) * half_at<BFloat16>(b, 0),
-                             half_at<BFloat16>(a, 1) * half_at<BFloat16>(b, 1));
+template <typename Half>
+void mma_from_zero(float (&d)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1) {
+  std::fill_n(d, 4, 0.0f);
+  mma<Half>(d, a, b0, b1);
+}
+
+namespace emulated_mma {
+
+struct IntOperands {
+  int32_t* d;
+  const uint32_t* a;
+  uint32_t b[2];
+};
+
+inline int32_t byte_at(uint32_t word, int index) { return static_cast<int8_t>(word >> (8 * index)); }
+
+// a[row][k] is register (row / 8) + 2 * (k / 16) of lane (row % 8) * 4 + (k % 16) / 4, byte k % 4.
+EMULATED_UNSEEN inline void multiply_int8(void** lanes) {
+  const auto at = [lanes](int lane) EMULATED_UNSEEN { return static_cast<const IntOperands*>(lanes[lane]); };
+  for (int row = 0; row < 16; ++row) {
+    for (int col = 0; col < 8; ++col) {
+      int32_t& d = at(row % 8 * 4 + col / 2)->d[row / 8 * 2 + col % 2];
+      for (int k = 0; k < 32; ++k) {
+        d += byte_at(at(row % 8 * 4 + k % 16 / 4)->a[row / 8 + 2 * (k / 16)], k % 4) *
+             byte_at(at(col * 4 + k % 16 / 4)->b[k / 16], k % 4);
+      }
+    }
+  }
+}
+
+}  // namespace emulated_mma
+
+EMULATED_UNSEEN inline void mma_int8(int32_t (&d)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1) {
+  emulated_mma::IntOperands operands{d, a, {b0, b1}};
+  emulated::Warp& warp = *emulated::self().warp;
+  warp.slots[emulated::self().lane] = &operands;
+  emulated::exchange(warp.barrier, [&warp]() EMULATED_UNSEEN { emulated_mma::multiply_int8(warp.slots); });
+}
+
+// Rounded twice if it is no float, which kernels do not rely on.
+template <typename Half>
+uint32_t fma_pair(uint32_t a, uint32_t b, uint32_t c) {
+  float d[2];
+  for (int i = 0; i < 2; ++i) {
+    d[i] = std::fma(half_at<Half>(a, i), half_at<Half>(b, i), half_at<Half>(c, i));
+  }
+  return pack_pair<Half>(d[0], d[1]);
 }
 
 struct MatrixRow {

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, cast
 
 import msgspec
@@ -13,6 +14,7 @@ from splitserve.engine_core.errors import ConfigError
 from splitserve.worker.device.cpu import CpuDevice
 from splitserve.worker.device.cuda import CudaDevice
 from splitserve.worker.device.dtypes import check_quantization, resolve_cache_dtype, resolve_dtype
+from splitserve.worker.ops.codes.operations import CodedOps
 from splitserve.worker.ops.cuda import CudaOps
 from tests.engine_core.checkpoint.test_model_config import read
 
@@ -48,8 +50,19 @@ def test_a_gpu_keeps_float16(tmp_path: Path) -> None:
     config = read(tmp_path, torch_dtype="float16")
     device = CudaDevice(cast("CudaOps", None), torch.device("cpu"))
     assert resolve_dtype("auto", config, device) == torch.float16
-    with pytest.raises(ConfigError, match="--quantization int8 is not supported on cuda"):
-        check_quantization("int8", torch.bfloat16, device)
+    for dtype in (torch.float16, torch.bfloat16):
+        check_quantization("int8", dtype, device)
+    with pytest.raises(ConfigError, match="--quantization int8 needs bfloat16 or float16 activations"):
+        check_quantization("int8", torch.float32, device)
+
+
+def test_a_gpu_without_the_memory_for_products_with_codes_has_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    ops = SimpleNamespace(shared_bytes_limit=lambda index: 101_376, coded=CodedOps)
+    device = CudaDevice(cast("CudaOps", ops), torch.device("cpu"))
+    monkeypatch.setattr(device, "_is_real", True)
+    with pytest.raises(ConfigError, match="--quantization int4 needs 145 KiB of shared memory"):
+        check_quantization("int4", torch.bfloat16, device)
+    check_quantization("none", torch.bfloat16, device)
 
 
 @pytest.mark.parametrize(
