@@ -13,6 +13,7 @@ import torch
 from benchmarks import gpu_engine, gpu_engine_bench, gpu_experts, gpu_kernels, gpu_speculation
 from benchmarks.gpu_attention import Work, attention_cases
 from benchmarks.gpu_case import Case
+from benchmarks.gpu_coded import FORMS, coded_cases
 from benchmarks.gpu_engine_bench import Bench
 from benchmarks.gpu_engine_shapes import SHAPES, write_config
 from benchmarks.gpu_kernels import Result, Sizes, all_cases, median_us
@@ -45,6 +46,16 @@ def test_every_case_gives_what_torch_gives(gpu: Gpu, dtype: torch.dtype) -> None
         torch.testing.assert_close(actual.cpu(), expected.cpu(), atol=tolerance, rtol=tolerance)
     assert {"rms_norm", "silu_and_mul", "rotary_kv_write", "move_blocks out", "embedding"} <= names
     assert "sum_parts" in names
+
+
+def test_products_with_codes_give_what_torch_gives(gpu: Gpu) -> None:
+    forms = set()
+    for case in coded_cases(gpu.ops, gpu.device, (1, 20), ((40, 96),), 20000):
+        forms.add(case.op)
+        # Copies of the weight take turns.
+        for _ in range(2):
+            torch.testing.assert_close(case.ours().cpu(), case.torchs().cpu(), atol=0.06, rtol=0.06)
+    assert forms == set(FORMS)
 
 
 def test_attention_and_logprobs_give_what_torch_gives(gpu: Gpu) -> None:
