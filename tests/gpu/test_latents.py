@@ -81,10 +81,17 @@ def test_writing_norms_latents_and_turns_keys_and_queries(gpu: Gpu, dtype: torch
         wide_q[..., 48:], fused[:5, 7:].float(), positions[:5], cos_sin, wide_cache, within, norm.float(), eps
     )
     own_heads, own_cache = heads.to(gpu.device), cache.to(gpu.device)
-    own = (x.to(gpu.device) for x in (positions, cos_sin))
-    own_fused = fused.to(gpu.device)
-    places = (own_cache, slots.to(gpu.device))
-    gpu.ops.latents.write(own_heads[..., 48:], own_fused[:, 7:], *own, *places, norm.to(gpu.device), eps)
+    own_fused, own_norm = fused.to(gpu.device), norm.to(gpu.device)
+    gpu.ops.latents.write(
+        own_heads[..., 48:],
+        own_fused[:, 7:],
+        positions.to(gpu.device),
+        cos_sin.to(gpu.device),
+        own_cache,
+        slots.to(gpu.device),
+        own_norm,
+        eps,
+    )
     tolerance = 1e-5 if dtype == torch.float32 else 1e-2
     torch.testing.assert_close(own_heads.cpu()[:5].float(), wide_q, rtol=tolerance, atol=tolerance)
     assert_same_bits(own_heads.cpu()[..., :48], heads[..., :48])
