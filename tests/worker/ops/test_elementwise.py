@@ -49,9 +49,15 @@ def test_copies_and_signs_have_the_bits_of_torch(dtype: torch.dtype, to: torch.d
     assert single == x[0, 0, 0].to(to)
 
 
-def test_many_elements_do_not_depend_on_the_number_of_threads(dtype: torch.dtype) -> None:
-    x, y = torch.randn(300, 257).to(dtype), torch.randn(257).to(dtype)
-    out = torch.empty_like(x)
+@pytest.mark.parametrize("repeated", [False, True])
+@pytest.mark.parametrize("width", [257, 514])
+def test_many_elements_do_not_depend_on_the_number_of_threads(
+    dtype: torch.dtype, width: int, repeated: bool
+) -> None:
+    """Long rows, which are cut, and those of a part of a tensor."""
+    x, y = torch.randn(300, width).to(dtype), torch.randn(300, width).to(dtype)
+    x, y = x[:, :257], y[0, :257] if repeated else y[:, :257]
+    out = torch.empty(300, 257, dtype=dtype)
     for threads in (1, 2, 7):
         ops.set_num_threads(threads)
         ops.elementwise("mul", out, x, y)
