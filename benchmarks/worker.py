@@ -8,6 +8,7 @@ One process, no engine: what is measured is one SchedulerOutput in, one ModelRun
 from __future__ import annotations
 
 import argparse
+import gc
 import json
 import os
 import statistics
@@ -63,6 +64,9 @@ class Bench:
         self.ready = self._worker.load(lambda loaded_bytes, total_bytes: None)
         self._blocks = RowBlocks(self.ready.model, -(-context // BLOCK_SIZE))
         self._worker.init_kv_cache(self._blocks.of_rows(rows))
+        # As a worker does before it serves: what libraries keep is not looked through amid steps.
+        gc.collect()
+        gc.freeze()
 
     def decode_step(self, rows: int) -> SchedulerOutput:
         """Return a step in which each of so many rows computes one token."""
