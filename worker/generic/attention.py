@@ -116,19 +116,30 @@ class StepAttention:
         backend: writes and reads the KV cache.
         layers: what each call computes.
         launch: runs kernels.
+        dtype: of activations.
     """
 
-    def __init__(self, backend: AttentionBackend, layers: list[LayerAttention], launch: Launcher) -> None:
+    def __init__(
+        self, backend: AttentionBackend, layers: list[LayerAttention], launch: Launcher, dtype: torch.dtype
+    ) -> None:
         self._backend = backend
         self._launch = launch
+        self._dtype = dtype
         self._scores = [layer.scores for layer in layers]
-        self._meta: AttentionMetadata | None = None
+        self._groups: tuple[AttentionMetadata, ...] = ()
         self._calls: Iterator[tuple[KVCache, Scores]] = iter(())
+        self._num_left = 0
+        self._wanted: torch.Tensor | None = None
 
-    def begin(self, meta: AttentionMetadata, kv_caches: Iterable[KVCache]) -> None:
-        """Start a step."""
-        self._meta = meta
+    def begin(
+        self, meta: AttentionMetadata, kv_caches: Iterable[KVCache], wanted: torch.Tensor | None = None
+    ) -> None:
+        """Start a step, of which some tokens are wanted behind the last layer's attention; None for all."""
+        self._groups = meta.of_groups()
         self._calls = zip(kv_caches, self._scores, strict=True)
+        self._num_left = len(self._scores)
+        self._wanted = wanted
+        self._launch.narrow(None, 0)
 
     def __call__(
         self,
@@ -140,16 +151,22 @@ class StepAttention:
         **asked: object,
     ) -> tuple[torch.Tensor, None]:
         """Attend with query [1, Hq, T, D], key and value [1, Hkv, T, D]; return [1, T, Hq, D]."""
-        assert self._meta is not None, "no step has begun"
-        meta = self._meta
+        attended = self._attend(query, key, value)
+        self._num_left -= 1
+        if not self._num_left:
+            self._launch.narrow(self._wanted, query.shape[2])
+        return attended, None
+
+    def _attend(self, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor) -> torch.Tensor:
         kv_cache, scores = next(self._calls)
-        # Tensors of a step have the dtype of the cache; some modules rotate in float32.
-        q, k, v = (part[0].transpose(0, 1).to(kv_cache.k.dtype) for part in (query, key, value))
+        meta = self._groups[kv_cache.group]
+        # Some modules rotate in float32.
+        q, k, v = (part[0].transpose(0, 1).to(self._dtype) for part in (query, key, value))
         # Queries are not changed without a rotation.
         self._launch(lambda q, k, v: self._backend.write(q, k, v, kv_cache, meta, None), q, k, v)
         out = torch.empty_like(q, memory_format=torch.contiguous_format)
         self._launch(lambda out, q: self._backend.attend(out, q, kv_cache, meta, scores), out, q)
-        return out.unsqueeze(0).to(query.dtype), None
+        return out.unsqueeze(0).to(query.dtype)
 
 
 def window_of(may_see: Callable[..., torch.Tensor], max_len: int) -> int:

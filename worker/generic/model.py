@@ -25,17 +25,21 @@ from splitserve.worker.generic.names import CheckpointNames
 from splitserve.worker.generic.native_ops import LargeOperations
 from splitserve.worker.generic.recorded_step import record
 from splitserve.worker.generic.replacement import Replacement
+from splitserve.worker.generic.rotation import StepRotation
 from splitserve.worker.generic.skeleton import compute_buffers, make_skeleton, refusal
 from splitserve.worker.generic.tracing import Launcher, StepTrace
 from splitserve.worker.kv_cache.layout import KVCache
 from splitserve.worker.layers.adapters.adapters import Adapters
 from splitserve.worker.layers.context import LayerContext
+from splitserve.worker.ops.cpu import ops
 from splitserve.worker.ops.decode import Recording
 from splitserve.worker.weights.tied_head import has_own_head
 
 _TRIAL_TOKENS = 4
 # Their operations between the kernels take longer than looking for those that are worth all threads.
 _MANY_ROWS = 64
+# Taking rows out of tensors and putting them back is worth it below this part of a step.
+_FEW = 4
 _numbers = itertools.count()
 
 
@@ -50,6 +54,7 @@ class TransformersModel:
         base: the library's model without its head.
         hook: the attention that its layers call.
         has_logits: it has an output head.
+        sliding_windows: per layer, how many tokens a query sees, including itself; 0 for all.
 
     Raises:
         ModelLoadError: the library does not know it, or one of its layers asks for what is not computed here.
@@ -81,13 +86,15 @@ class TransformersModel:
         replacement.replace_layers()
         layers = _try_out(config, model, self.hook)
         compute_buffers(model)
-        self._steps = StepAttention(ctx.backend, layers, launch)
+        self._steps = StepAttention(ctx.backend, layers, launch, dtype)
         self.hook.serve(self._steps)
+        self._rotation = StepRotation(model, launch)
         self._hidden = _GivenHidden()
         self.base = model.base_model
         setattr(model, model.base_model_prefix, self._hidden)
         self._with_head = model
         self.num_layers = len(layers)
+        self.sliding_windows = tuple(layer.scores.sliding_window for layer in layers)
         self.num_kv_heads, self.head_dim = layers[0].num_kv_heads, layers[0].head_dim
         self.num_params = ctx.plan.num_params
         self.workspace = ctx.workspace
@@ -100,7 +107,8 @@ class TransformersModel:
         outputs: torch.Tensor | None = None,
     ) -> torch.Tensor:
         """Return final hidden states [S, H]; see models.base.Model.forward."""
-        compute = partial(self._compute, token_ids, meta, list(kv_caches))
+        wanted = outputs if outputs is not None and _FEW * len(outputs) <= len(token_ids) else None
+        compute = partial(self._compute, token_ids, meta, list(kv_caches), wanted)
         hidden = self._run("final_hidden", compute, len(token_ids))
         return hidden if outputs is None else hidden[outputs]
 
@@ -112,28 +120,36 @@ class TransformersModel:
         """Return what a part of a step computes; if steps are recorded, in the buffer of that role."""
         recording = Recording.current()
         if recording is None:
-            with LargeOperations() if num_rows >= _MANY_ROWS else nullcontext():
+            is_shared = num_rows >= _MANY_ROWS and ops.num_threads() > 1
+            with LargeOperations() if is_shared else nullcontext():
                 return compute()
         with recording.paused(), StepTrace(self._launch) as trace:
             made = compute()
         return record(recording, trace.nodes, made, role, self.workspace)
 
     def _compute(
-        self, token_ids: torch.Tensor, meta: AttentionMetadata, kv_caches: list[KVCache]
+        self,
+        token_ids: torch.Tensor,
+        meta: AttentionMetadata,
+        kv_caches: list[KVCache],
+        wanted: torch.Tensor | None,
     ) -> torch.Tensor:
-        self._steps.begin(meta, kv_caches)
+        # A trace has every tensor whole.
+        self._steps.begin(meta, kv_caches, wanted if self._launch.trace is None else None)
         positions = meta.positions.long().unsqueeze(0)
-        made = self.base(
-            input_ids=token_ids.long().unsqueeze(0),
-            position_ids=positions,
-            # Of one sequence, so that the library does not look for several in the positions.
-            attention_mask=torch.ones(positions.shape, dtype=torch.bool),
-            use_cache=False,
-        )
+        with self._rotation.step():
+            made = self.base(
+                input_ids=token_ids.long().unsqueeze(0),
+                position_ids=positions,
+                # Of one sequence, so that the library does not look for several in the positions.
+                attention_mask=torch.ones(positions.shape, dtype=torch.bool),
+                use_cache=False,
+            )
         hidden: torch.Tensor = made.last_hidden_state[0]
         return hidden
 
     def _compute_logits(self, hidden: torch.Tensor) -> torch.Tensor:
+        self._launch.narrow(None, 0)
         self._hidden.states = hidden.unsqueeze(0)
         # With what the architecture does to logits behind its head, such as scaling and capping them.
         logits: torch.Tensor = self._with_head(inputs_embeds=self._hidden.states, use_cache=False).logits[0]

@@ -12,7 +12,6 @@ from splitserve.worker.device.base import Device
 from splitserve.worker.generic.tracing import Launcher
 from splitserve.worker.layers.mlp import GatedMLP
 from splitserve.worker.layers.parameter import DenseParameter, PackedParameter, Part, Window
-from splitserve.worker.ops.cpu import ops
 from splitserve.worker.ops.interface import Kernels
 from splitserve.worker.ops.matrix import Matrix
 
@@ -46,11 +45,7 @@ class PackedLinear(nn.Module):
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """Return x W^T + b."""
-        out = x.new_empty((*x.shape[:-1], self.out_features), dtype=self._dtype or x.dtype)
-        if not x.is_meta:
-            rows = x.reshape(-1, self.in_features)
-            self._launch(self._multiply, out.view(-1, self.out_features), rows)
-        return out
+        return self._launch.rows(self._multiply, x, self.out_features, self._dtype)
 
     def _multiply(self, out: torch.Tensor, x: torch.Tensor) -> None:
         bias = None if self._bias is None else self._bias.tensor
@@ -103,11 +98,7 @@ class KernelNorm(nn.Module):
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """Return the norm of x."""
-        out = torch.empty_like(x, memory_format=torch.contiguous_format)
-        if not x.is_meta:
-            rows = x.reshape(-1, x.shape[-1])
-            self._launch(self._norm, out.view(rows.shape), rows)
-        return out
+        return self._launch.rows(self._norm, x)
 
 
 class KernelGelu(nn.Module):
@@ -121,11 +112,7 @@ class KernelGelu(nn.Module):
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """Return gelu(x), x [..., I]."""
-        out = torch.empty_like(x, memory_format=torch.contiguous_format)
-        if not x.is_meta:
-            rows = x.reshape(-1, x.shape[-1])
-            self._launch(self._activate, out.view(rows.shape), rows)
-        return out
+        return self._launch.rows(self._activate, x)
 
     def _activate(self, out: torch.Tensor, x: torch.Tensor) -> None:
         self._ops.gelu(out, x, self._approximate)
@@ -140,16 +127,8 @@ class KernelMlp(nn.Module):
         self._mlp = mlp
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """Return its output, like x."""
-        out = torch.empty_like(x, memory_format=torch.contiguous_format)
-        if not x.is_meta:
-            rows = x.reshape(-1, x.shape[-1])
-            self._launch(self._compute, out.view(rows.shape), rows)
-        return out
-
-    def _compute(self, out: torch.Tensor, x: torch.Tensor) -> None:
-        # The buffer is the MLP's own, and the modules around it may keep what they got.
-        ops.elementwise("copy", out, self._mlp(x))
+        """Return its output, like x; not in the MLP's own buffer, as modules may keep what they got."""
+        return self._launch.rows(self._mlp.write, x)
 
 
 class ModuleParameter(DenseParameter):

@@ -96,6 +96,35 @@ def gated_mlp_of(module: nn.Module) -> GatedMlp | None:
     return None
 
 
+def turns_halves(function: object, *, part: bool = False) -> bool:
+    """Whether a function of q and k [1, H, T, D], cos and sin [1, T, R] turns elements i and i + R / 2.
+
+    Args:
+        function: of any kind.
+        part: asked is for R < D, where the other elements have to stay; else for R = D.
+    """
+    if not callable(function):
+        return False
+    q, k = _random(1, 2, _ROWS, _WIDTH), _random(1, 1, _ROWS, _WIDTH, seed=1)
+    angles = _random(1, _ROWS, _WIDTH // (4 if part else 2), seed=2).repeat(1, 1, 2)
+    cos, sin = angles.cos(), angles.sin()
+    try:
+        turned = function(q.clone(), k.clone(), cos, sin)
+        return len(turned) == 2 and all(
+            torch.allclose(found, _turned(x, cos, sin), rtol=1e-4, atol=1e-5)
+            for found, x in zip(turned, (q, k), strict=True)
+        )
+    except Exception:
+        # It takes other arguments, or none of these sizes.
+        return False
+
+
+def _turned(x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> torch.Tensor:
+    x, rest = x[..., : cos.shape[-1]], x[..., cos.shape[-1] :]
+    first, second = x.chunk(2, dim=-1)
+    return torch.cat((x * cos + torch.cat((-second, first), dim=-1) * sin, rest), dim=-1)
+
+
 def gelu_form(name: str | None) -> Literal["none", "tanh"] | None:
     """Return the form of a GELU by its name; None for other activations."""
     forms: dict[str | None, Literal["none", "tanh"]] = {"gelu": "none", "gelu_tanh": "tanh"}

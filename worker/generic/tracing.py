@@ -100,6 +100,40 @@ class Launcher:
     def __init__(self) -> None:
         self.trace: StepTrace | None = None
         self.is_launching = False
+        self._wanted: torch.Tensor | None = None
+        self._num_tokens = 0
+
+    def narrow(self, wanted: torch.Tensor | None, num_tokens: int) -> None:
+        """Compute only some tokens from now on, where there is a row for each; others stay undefined.
+
+        Args:
+            wanted: numbers of the tokens, int [S]; None for all.
+            num_tokens: T of the step.
+        """
+        self._wanted, self._num_tokens = wanted, num_tokens
+
+    def rows(
+        self, kernel: Kernel, x: torch.Tensor, size: int | None = None, dtype: torch.dtype | None = None
+    ) -> torch.Tensor:
+        """Return what a kernel makes of the rows of x [..., K], each by itself: [..., size].
+
+        Args:
+            kernel: function of out [R, size] and x [R, K].
+            x: its input; on the meta device nothing is computed.
+            size: None for K.
+            dtype: of the result, None for that of x.
+        """
+        made = x.new_empty((*x.shape[:-1], size or x.shape[-1]), dtype=dtype or x.dtype)
+        if x.is_meta:
+            return made
+        out, rows = made.view(-1, made.shape[-1]), x.reshape(-1, x.shape[-1])
+        if self._wanted is None or len(rows) != self._num_tokens:
+            self(kernel, out, rows)
+        else:
+            part = out.new_empty((len(self._wanted), out.shape[1]))
+            self(kernel, part, rows[self._wanted])
+            out[self._wanted] = part
+        return made
 
     def __call__(self, kernel: Kernel, *tensors: torch.Tensor) -> None:
         """Call a kernel with tensors; it has to know everything else."""

@@ -90,16 +90,19 @@ class RowLinear:
 
     def __call__(self, x: torch.Tensor) -> torch.Tensor:
         """Return x W^T + b, and what adapters add, in this layer's buffer."""
-        count, width = x.shape[0], self._weight.shape[0]
-        out = self._workspace.take(self._role, count, width)
+        out = self._workspace.take(self._role, x.shape[0], self._weight.shape[0])
+        self.write(out, x)
+        return out
+
+    def write(self, out: torch.Tensor, x: torch.Tensor) -> None:
+        """Write it to out [T, N]."""
         bias = self._bias.tensor if self._bias else None
         if self._group is None:
             self._ops.linear(out, x, self._weight.weight, bias)
             self._deltas.add(out, x)
-            return out
-        # Rounded once, after the sum, as on a single rank.
-        self._group.sum_into(out, self.partial("partial_sums", x), bias)
-        return out
+        else:
+            # Rounded once, after the sum, as on a single rank.
+            self._group.sum_into(out, self.partial("partial_sums", x), bias)
 
     def partial(self, role: str, x: torch.Tensor) -> torch.Tensor:
         """Return this rank's part of x W^T, float32, in the buffer of that role."""

@@ -59,6 +59,10 @@ class GatedMLP:
         """Map x [T, H] to [T, H] in the buffer of residual deltas."""
         return self._down(self._units(x))
 
+    def write(self, out: torch.Tensor, x: torch.Tensor) -> None:
+        """Map x [T, H] to out [T, H]."""
+        self._down.write(out, self._units(x))
+
     def partial(self, role: str, x: torch.Tensor) -> torch.Tensor:
         """Return this rank's part of the output, float32 [T, H], in the buffer of that role."""
         return self._down.partial(role, self._units(x))

@@ -33,7 +33,9 @@ def test_recorded_steps_end_as_others_do(
     calls, rng = count_calls(monkeypatch), random.Random(7)
     assert pair.workers[0].loaded is not None
     jobs = decoding_jobs(rng, pair.workers[0].loaded.config.vocab_size, featured=0)
-    JobDriver(pair, pair.config, NUM_BLOCKS, rng, NUM_HOST_BLOCKS).run(jobs)
+    JobDriver(
+        pair, pair.config, NUM_BLOCKS, rng, NUM_HOST_BLOCKS, num_window_groups=pair.num_window_groups
+    ).run(jobs)
     assert calls.draw > 20
 
 
