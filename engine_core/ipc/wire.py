@@ -44,7 +44,7 @@ class ModelInfo(Wire, frozen=True):
             smallest of the model's limit, the engine's configuration and what fits the KV pool.
         eos_token_ids: ids that end a request unless ignore_eos is set.
         num_params: number of parameters.
-        sliding_window: attention window of all layers in tokens; 0 if some see all tokens.
+        sliding_window: widest attention window of the layers in tokens; 0 if some see all tokens.
         quantization: format of the quantized weights, "int8", "int4" or "w8a8", or "none".
         embedding_size: elements of the vector that the model makes of a prompt; 0 if it generates text.
         normalizes: whether its vectors are meant to be brought to length 1.

@@ -18,7 +18,7 @@ from splitserve.worker.model_runner import max_logits_rows
 from splitserve.worker.models.asked_model import AskedModel
 from splitserve.worker.models.dense_layer import load_dense
 from splitserve.worker.models.loaded_model import LoadedModel
-from splitserve.worker.models.registry import DeclaredModel
+from splitserve.worker.models.registry import DeclaredModel, with_windows
 from splitserve.worker.weights.loading import Progress, weigh
 from splitserve.worker.weights.room import NoRoomError
 
@@ -99,7 +99,8 @@ def _declared_bytes(asked: AskedModel, declared: DeclaredModel) -> int:
 def _described(asked: AskedModel, declared: DeclaredModel) -> LoadedModel:
     """Return what is known of a model before it is loaded."""
     config, dtype, quantization, cache_dtype, placement, _uses, pooling, _draft = asked
-    return LoadedModel(config, dtype, declared.model, quantization, cache_dtype, placement, pooling)
+    known = with_windows(config, declared.model)
+    return LoadedModel(known, dtype, declared.model, quantization, cache_dtype, placement, pooling)
 
 
 def _largest_step(asked: AskedModel, config: WorkerConfig) -> StepSize:

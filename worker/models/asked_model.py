@@ -24,7 +24,14 @@ from splitserve.worker.device.dtypes import check_quantization, resolve_cache_dt
 from splitserve.worker.models.dense_layer import load_dense
 from splitserve.worker.models.loaded_model import LoadedModel
 from splitserve.worker.models.placement import Placement
-from splitserve.worker.models.registry import TEXT, DeclaredModel, ModelUses, declare_model, load_model
+from splitserve.worker.models.registry import (
+    TEXT,
+    DeclaredModel,
+    ModelUses,
+    declare_model,
+    load_model,
+    with_windows,
+)
 from splitserve.worker.parallel.mesh import Mesh
 from splitserve.worker.weights.loading import Loader, Progress
 
@@ -67,8 +74,9 @@ class AskedModel(NamedTuple):
         model = load_model(config, dtype, placement, progress, quantization, loader, uses)
         dense = [] if pooling is None else load_dense(pooling, config, placement.device, loader)
         drafting = None if draft is None else draft.load(progress, loader)
+        known = with_windows(config, model)
         return LoadedModel(
-            config, dtype, model, quantization, cache_dtype, placement, pooling, dense, drafting
+            known, dtype, model, quantization, cache_dtype, placement, pooling, dense, drafting
         )
 
 

@@ -67,6 +67,7 @@ class Family(NamedTuple):
         embedding: name of the token embedding, which the output head may share; "" if only the model knows.
         takes_adapters: its linear layers may be changed by adapters.
         check: of a model whose weights are there, whether it computes what it should.
+        windows: of the layers of a declared model, where its config does not say them; see ModelConfig.
     """
 
     build: Callable[[LayerContext, ModelConfig], Model]
@@ -74,12 +75,19 @@ class Family(NamedTuple):
     embedding: str
     takes_adapters: bool = False
     check: Callable[[Model, ModelConfig, AttentionBackend], None] | None = None
+    windows: Callable[[Model], tuple[int, ...]] | None = None
 
 
 FAMILIES = {
     "decoder": Family(decoder.build, decoder.PREFIX, decoder.EMBEDDING, takes_adapters=True),
     "gpt2": Family(gpt2.build, gpt2.PREFIX, gpt2.EMBEDDING, takes_adapters=True),
-    "transformers": Family(transformers_backend.build, "", "", check=transformers_backend.check),
+    "transformers": Family(
+        transformers_backend.build,
+        "",
+        "",
+        check=transformers_backend.check,
+        windows=transformers_backend.windows,
+    ),
     # Their names differ, see EncoderTraits.
     "encoder": Family(encoder.build, "", ""),
 }
@@ -168,6 +176,14 @@ def load_model(
     if check is not None:
         check(model, config, backend)
     return model
+
+
+def with_windows(config: ModelConfig, model: Model) -> ModelConfig:
+    """Return the config of a declared model with the windows of its layers."""
+    windows = FAMILIES[config.family].windows
+    if windows is None:
+        return config
+    return msgspec.structs.replace(config, sliding_windows=windows(model))
 
 
 def declare_model(

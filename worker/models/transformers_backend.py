@@ -33,3 +33,11 @@ def check(model: Model, config: ModelConfig, backend: AttentionBackend) -> None:
     assert isinstance(model, TransformersModel), "a family's check gets its own models"
     check_agreement(model, config, backend)
     check_recording(model, config, backend)
+
+
+def windows(model: Model) -> tuple[int, ...]:
+    """Return per layer how many tokens a query sees, including itself; 0 for all."""
+    from splitserve.worker.generic.model import TransformersModel
+
+    assert isinstance(model, TransformersModel), "a family is asked of its own models"
+    return model.sliding_windows

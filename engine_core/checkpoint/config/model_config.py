@@ -172,9 +172,8 @@ class ModelConfig(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def sliding_window(self) -> int:
-        """The window in tokens if all layers have the same one, otherwise 0: some layer needs all tokens."""
-        windows = set(self.sliding_windows)
-        return windows.pop() if len(windows) == 1 else 0
+        """The widest window in tokens if all layers have one, otherwise 0: some layer needs all tokens."""
+        return 0 if 0 in self.sliding_windows else max(self.sliding_windows, default=0)
 
     def limited_to(self, max_model_len: int) -> ModelConfig:
         """Return this config with a shorter context; 0 keeps the checkpoint's.

@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 from splitserve.engine_core.checkpoint.config.architectures import (
@@ -266,6 +267,14 @@ def test_qwen_has_windows_where_its_config_puts_them(
     config = read(tmp_path, architectures=[architecture], **changes)
     assert config.sliding_windows == windows
     assert config.sliding_window == common
+
+
+@pytest.mark.parametrize(("windows", "widest"), [((24, 99, 48), 99), ((24, 0, 48), 0), ((), 0)])
+def test_windows_of_several_widths_are_kept_for_the_widest(
+    windows: tuple[int, ...], widest: int, tmp_path: Path
+) -> None:
+    config = read(tmp_path, architectures=["MistralForCausalLM"])
+    assert msgspec.structs.replace(config, sliding_windows=windows).sliding_window == widest
 
 
 @pytest.mark.parametrize("kinds", [["full_attention"], ["full_attention", "chunked_attention"] * 2, "full"])

@@ -168,9 +168,13 @@ def test_tokens_are_those_of_transformers_far_beyond_the_window(
 
 # A token's codes, and so the bits, do not depend on the group that holds them.
 CODES = {"dtype": "bfloat16", "kv_cache_dtype": "int8"}
+# The library's layers say themselves which windows they have.
+LIBRARY = {"model_impl": "transformers"}
 
 
-@pytest.mark.parametrize("settings", [{}, {"enforce_eager": True}, {"speculate": "ngram"}, CODES])
+@pytest.mark.parametrize(
+    "settings", [{}, {"enforce_eager": True}, {"speculate": "ngram"}, CODES, LIBRARY, {**LIBRARY, **CODES}]
+)
 @pytest.mark.parametrize("name", SPECS)
 def test_groups_change_no_bit(
     checkpoints: CheckpointCache, monkeypatch: pytest.MonkeyPatch, name: str, settings: dict[str, object]
@@ -178,12 +182,13 @@ def test_groups_change_no_bit(
     """Prompts in chunks, equal prefixes, preemption, and a tier of blocks in host memory."""
     if settings and name != "gemma3":
         pytest.skip("one model is enough")
-    codes = settings if settings is CODES else {}
-    whole = ungrouped(checkpoints, monkeypatch, SPECS[name], **codes)
+    numbers = {key: value for key, value in settings.items() if key in {**CODES, **LIBRARY}}
+    whole = ungrouped(checkpoints, monkeypatch, SPECS[name], **numbers)
     num_groups = serve(checkpoints, 30, SPECS[name]).model.num_window_groups
     held = -(-(BUDGET + BUDGET) // BLOCK) + 1
     num_blocks = 60 + num_groups * held
     grouped = serve(checkpoints, num_blocks, SPECS[name], num_host_blocks=num_blocks, **settings)
+    assert grouped.model.num_window_groups == num_groups
     for served in (whole, grouped):
         for length in (70, 90, 9):
             served.add(prompt_of(length, 0), 90)
