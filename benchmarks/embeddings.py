@@ -1,13 +1,14 @@
-"""How many sentences per second become vectors, beside transformers in turns on the same cores?
+"""How many sentences per second become vectors, beside other engines in turns on the same cores?
 
-Sentences of 32 to 256 tokens go to LLM.embed, with its processes, and to transformers' BertModel as the
-sentence-transformers library calls it: sorted by length, 32 at a time, padded, the mean over what is no
-padding. Weights are random, in the shapes of all-MiniLM-L6 and bge-base. Needs transformers.
+Sentences of 32 to 256 tokens go to LLM.embed, with its processes, and to peers as the sentence-transformers
+library calls them: sorted by length, 32 at a time, padded, the mean over what is no padding. A peer is the
+BertModel of transformers, or what OpenVINO makes of that (`pip install openvino`), in the same precision.
+Weights are random, in the shapes of all-MiniLM-L6 and bge-base. Needs transformers.
 
 On a busy machine --cpu-time counts the processors' time instead, with one thread each.
 
     python -m benchmarks.embeddings [--shape minilm bge-base] [--dtype float32 bfloat16] [--rounds 5]
-        [--threads 2] [--sentences 256] [--cpu-time]
+        [--peer transformers openvino] [--threads 2] [--sentences 256] [--cpu-time]
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ import tempfile
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -28,8 +30,10 @@ from splitserve import LLM
 
 PEER_BATCH = 32
 
-
 Vectors = npt.NDArray[np.float32]
+Embed = Callable[[list[list[int]]], Vectors]
+States = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
+"""Of token ids and mask, both [B, T]: hidden states [B, T, H]."""
 
 
 def write_model(folder: Path, shape: Shape) -> None:
@@ -49,16 +53,51 @@ def write_model(folder: Path, shape: Shape) -> None:
     )
 
 
-def peer_of(folder: Path, dtype: torch.dtype) -> Callable[[list[list[int]]], Vectors]:
-    """Return what makes vectors as sentence-transformers does."""
+def transformers_states(folder: Path, dtype: str, threads: int) -> States:
+    """Return what computes hidden states by torch."""
     from transformers import BertModel
 
-    model = BertModel.from_pretrained(folder, dtype=dtype, add_pooling_layer=False).eval()
+    torch.set_num_threads(threads)
+    model = BertModel.from_pretrained(folder, dtype=getattr(torch, dtype), add_pooling_layer=False).eval()
+
+    @torch.inference_mode()
+    def states(ids: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
+        made: torch.Tensor = model(ids, attention_mask=mask).last_hidden_state
+        return made
+
+    return states
+
+
+def openvino_states(folder: Path, dtype: str, threads: int) -> States:
+    """Return what computes hidden states by OpenVINO, of a model that it has compiled."""
+    import openvino
+    from transformers import BertModel
+
+    model = BertModel.from_pretrained(folder, add_pooling_layer=False, attn_implementation="eager").eval()
+    example = {name: torch.ones(2, 8, dtype=torch.long) for name in ("input_ids", "attention_mask")}
+    with torch.inference_mode():
+        converted = openvino.convert_model(model, example_input=example)
+    precision = {"float32": "f32", "bfloat16": "bf16"}[dtype]
+    settings = {"INFERENCE_PRECISION_HINT": precision, "INFERENCE_NUM_THREADS": threads, "NUM_STREAMS": 1}
+    compiled = openvino.Core().compile_model(converted, "CPU", settings)
+
+    def states(ids: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
+        made = compiled({"input_ids": ids.numpy(), "attention_mask": mask.numpy()})
+        return torch.from_numpy(made[0])
+
+    return states
+
+
+PEERS = {"transformers": transformers_states, "openvino": openvino_states}
+
+
+def peer_of(states: States) -> Embed:
+    """Return what makes vectors as sentence-transformers does."""
 
     @torch.inference_mode()
     def embed(sentences: list[list[int]]) -> Vectors:
         order = sorted(range(len(sentences)), key=lambda i: -len(sentences[i]))
-        found = torch.empty(len(sentences), model.config.hidden_size)
+        found: dict[int, torch.Tensor] = {}
         for first in range(0, len(order), PEER_BATCH):
             batch = order[first : first + PEER_BATCH]
             width = max(len(sentences[i]) for i in batch)
@@ -67,11 +106,11 @@ def peer_of(folder: Path, dtype: torch.dtype) -> Callable[[list[list[int]]], Vec
             for row, i in enumerate(batch):
                 ids[row, : len(sentences[i])] = torch.tensor(sentences[i])
                 mask[row, : len(sentences[i])] = 1
-            states = model(ids, attention_mask=mask).last_hidden_state
-            weights = mask[..., None].to(states.dtype)
-            means = (states * weights).sum(dim=1) / weights.sum(dim=1)
-            found[batch] = torch.nn.functional.normalize(means.float(), dim=1)
-        return found.numpy()
+            made = states(ids, mask)
+            weights = mask[..., None].to(made.dtype)
+            means = (made * weights).sum(dim=1) / weights.sum(dim=1)
+            found |= zip(batch, torch.nn.functional.normalize(means.float(), dim=1), strict=True)
+        return torch.stack([found[i] for i in range(len(sentences))]).numpy()
 
     return embed
 
@@ -83,30 +122,41 @@ def cpu_seconds() -> float:
     return sum(each.user + each.system for each in times)
 
 
-def measure(name: str, dtype: str, rounds: int, threads: int, count: int, clock: Callable[[], float]) -> None:
+class Options(NamedTuple):
+    """What is measured how often: rounds of so many sentences."""
+
+    peers: list[str]
+    rounds: int
+    threads: int
+    num_sentences: int
+    clock: Callable[[], float]
+
+
+def measure(name: str, dtype: str, options: Options) -> None:
     """Print one line: the fastest of some rounds of each."""
-    sentences = draw_sentences(count)
+    sentences, threads, clock = draw_sentences(options.num_sentences), options.threads, options.clock
     with tempfile.TemporaryDirectory() as folder:
         write_model(Path(folder), SHAPES[name])
-        peer = peer_of(Path(folder), getattr(torch, dtype))
+        embeds = {peer: peer_of(PEERS[peer](Path(folder), dtype, threads)) for peer in options.peers}
         with LLM(folder, dtype=dtype, num_threads=threads, use_tqdm=False) as llm:
 
             def ours(sentences: list[list[int]]) -> Vectors:
                 outputs = llm.embed(sentences, use_tqdm=False)
                 return np.array([each.outputs.embedding for each in outputs], np.float32)
 
-            cosines = (ours(sentences) * peer(sentences)).sum(axis=1)
-            times: dict[str, list[float]] = {"ours": [], "peer": []}
-            for _ in range(rounds):
-                for which, embed in (("ours", ours), ("peer", peer)):
+            vectors = ours(sentences)
+            cosines = [(vectors * embed(sentences)).sum(axis=1).min() for embed in embeds.values()]
+            best = dict.fromkeys(("ours", *embeds), float("inf"))
+            for _ in range(options.rounds):
+                for which, embed in {"ours": ours, **embeds}.items():
                     started = clock()
                     embed(sentences)
-                    times[which].append(clock() - started)
-    num_tokens = sum(map(len, sentences))
-    mine, theirs = min(times["ours"]), min(times["peer"])
+                    best[which] = min(best[which], clock() - started)
+    mine = best.pop("ours")
+    beside = "".join(f" {len(sentences) / theirs:12.1f} {theirs / mine:6.2f}" for theirs in best.values())
+    tokens_per_s = sum(map(len, sentences)) / mine
     print(
-        f"{name:9} {dtype:9} {count / mine:8.1f} {count / theirs:12.1f} {theirs / mine:6.2f} "
-        f"{num_tokens / mine:9.0f} {cosines.min():10.6f}",
+        f"{name:9} {dtype:9} {len(sentences) / mine:8.1f} {tokens_per_s:9.0f}{beside} {min(cosines):12.6f}",
         flush=True,
     )
 
@@ -118,17 +168,19 @@ def main() -> None:
     )
     parser.add_argument("--shape", nargs="+", choices=SHAPES, default=list(SHAPES))
     parser.add_argument("--dtype", nargs="+", default=["float32", "bfloat16"])
+    parser.add_argument("--peer", nargs="+", choices=PEERS, default=["transformers"])
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--sentences", type=int, default=256)
     parser.add_argument("--cpu-time", action="store_true")
     args = parser.parse_args()
     threads, clock = (1, cpu_seconds) if args.cpu_time else (args.threads, time.perf_counter)
-    torch.set_num_threads(threads)
-    print("shape     dtype     per second  transformers  ratio  tokens/s  least cosine")
+    options = Options(args.peer, args.rounds, threads, args.sentences, clock)
+    beside = "".join(f" {peer:>12}  ratio" for peer in args.peer)
+    print(f"shape     dtype     per second tokens/s{beside} least cosine")
     for name in args.shape:
         for dtype in args.dtype:
-            measure(name, dtype, args.rounds, threads, args.sentences, clock)
+            measure(name, dtype, options)
 
 
 if __name__ == "__main__":
