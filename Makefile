@@ -69,7 +69,8 @@ wheel: $(VENV)/.created
 	$(PIP) --quiet -r deploy/packages/requirements.txt
 	deploy/packages/build $(BIN)/python
 
-# The wheel of this machine as somebody else uses it: a new environment, no compiler, a home that cannot be written.
+# The wheel of this machine as somebody else uses it: a new environment, no compiler, a home that cannot be written; as
+# root in a root of its own, if Python is not the system's: make try-wheel PYTHON=/opt/python3.12/bin/python3
 try-wheel:
 	$(PYTHON) deploy/packages/try_wheel.py
 

@@ -1,8 +1,10 @@
 #!/usr/bin/env python3
 """Does the wheel of dist/ serve in a new environment, for one who has neither compiler nor home?
 
-`splitserve serve` runs as nobody (if this is root), with a home directory that it cannot write, and nothing
-on PATH but the environment. Exit code 0 if it answers, and ends when it is told to.
+`splitserve serve` runs with a home directory that it cannot write, and nothing on PATH but the environment.
+If this is root, it runs as nobody, and where namespaces can be had in a root of its own: Python, environment
+and the libraries that they link with, and no other file. Exit code 0 if a chat is answered, and the server
+ends when it is told to.
 """
 
 from __future__ import annotations
@@ -20,6 +22,8 @@ import time
 import urllib.request
 from pathlib import Path
 
+from empty_root import argv_in, can_make_root, make_root
+
 DIST = Path(__file__).resolve().parents[2] / "dist"
 COMPILERS = ("cc", "c++", "gcc", "g++", "clang", "nvcc", "cmake", "ninja")
 QUESTION = {
@@ -31,24 +35,29 @@ QUESTION = {
 
 def main() -> int:
     """Install, serve, ask; return the exit code."""
-    check_others_may_run(Path(sys.base_prefix))
     (wheel,) = DIST.glob(f"splitserve-*_{os.uname().machine}.whl")
     # Not below /root, where nobody may look.
     with tempfile.TemporaryDirectory(dir="/var/tmp") as name:
         folder = Path(name)
         folder.chmod(0o755)
         began = time.monotonic()
-        subprocess.run([sys.executable, "-m", "venv", folder / "venv"], check=True)
-        subprocess.run([folder / "venv/bin/pip", "install", "--quiet", wheel], check=True)
+        # A checkout on PYTHONPATH would count as installed.
+        env = {name: value for name, value in os.environ.items() if not name.startswith("PYTHON")}
+        subprocess.run([python_for_others(folder), "-m", "venv", folder / "venv"], check=True, env=env)
+        subprocess.run([folder / "venv/bin/pip", "install", "--quiet", wheel], check=True, env=env)
         print(f"{wheel.name} installed after {time.monotonic() - began:.0f} s")
         return serve_and_ask(folder)
 
 
-def check_others_may_run(python: Path) -> None:
-    """End if nobody may run this Python: the environment's is a link to it."""
-    closed = [str(each) for each in (python, *python.parents) if not each.stat().st_mode & stat.S_IXOTH]
-    if os.getuid() == 0 and closed:
-        raise SystemExit(f"others may not enter {closed}: run this with a Python that they may run")
+def python_for_others(folder: Path) -> Path:
+    """Return a Python that nobody may run: this one, or a copy if others may not enter its folder."""
+    python = Path(sys.base_prefix)
+    program = f"bin/python{sys.version_info[0]}.{sys.version_info[1]}"
+    if all(each.stat().st_mode & stat.S_IXOTH for each in (python, *python.parents)):
+        return python / program
+    left_out = shutil.ignore_patterns("__pycache__", "site-packages", "test")
+    shutil.copytree(python, folder / "python", symlinks=True, ignore=left_out)
+    return folder / "python" / program
 
 
 def serve_and_ask(folder: Path) -> int:
@@ -61,16 +70,27 @@ def serve_and_ask(folder: Path) -> int:
     found = [tool for tool in COMPILERS if shutil.which(tool, path=str(binaries))]
     if found:
         raise SystemExit(f"the environment brings build tools: {found}")
-    nobody = pwd.getpwnam("nobody").pw_uid if os.getuid() == 0 else None
+    argv, user = [str(binaries / "splitserve"), "serve", "--port", "0"], None
+    # A Python of the system's has its files all over the place.
+    if (folder / "python").exists() and can_make_root():
+        make_root(folder / "root", [folder / "python", folder / "venv", home, scratch])
+        (folder / "root" / scratch.relative_to("/")).chmod(0o777)
+        argv = argv_in(folder / "root", argv)
+        num_files = sum(len(files) for _, _, files in os.walk(folder / "root"))
+        print(f"in a root of its own, of {num_files} files")
+    elif os.getuid() == 0:
+        user = pwd.getpwnam("nobody").pw_uid
+        print("as nobody, with the files of this machine")
     log = folder / "log"
     with log.open("wb") as stream:
         began = time.monotonic()
         server = subprocess.Popen(
-            [binaries / "splitserve", "serve", "--port", "0"],
-            env={"PATH": str(binaries), "HOME": str(home), "TMPDIR": str(scratch)},
+            argv,
+            env={"PATH": f"{binaries}:/usr/bin:/bin:/usr/sbin:/sbin" if user is None else str(binaries)}
+            | {"HOME": str(home), "TMPDIR": str(scratch)},
             cwd="/",
-            user=nobody,
-            extra_groups=[] if nobody is not None else None,
+            user=user,
+            extra_groups=[] if user is not None else None,
             stdin=subprocess.DEVNULL,
             stdout=stream,
             stderr=stream,
