@@ -1,12 +1,10 @@
 """The settings of an api-frontend that say what it shows to those who watch it."""
 
 # No "from __future__ import annotations": --help would compile each declaration from its text, 10 ms in all.
-from importlib.util import find_spec
 from typing import Annotated
-from urllib.parse import urlsplit
 
-from splitserve.engine_core.errors import ConfigError
 from splitserve.engine_core.settings.setting import Setting, Settings
+from splitserve.frontend.observability.protocol import check_endpoint
 
 _GROUP = "observability"
 
@@ -36,7 +34,7 @@ class ObservabilitySettings(Settings, frozen=True, kw_only=True):
     otlp_traces_endpoint: Annotated[
         str,
         Setting(
-            "URL of a collector that takes OpenTelemetry traces over HTTP",
+            "URL of a collector that takes OpenTelemetry traces, over HTTP or gRPC",
             _GROUP,
             metavar="URL",
             default="none",
@@ -59,24 +57,3 @@ class ObservabilitySettings(Settings, frozen=True, kw_only=True):
         super().validate()
         if self.otlp_traces_endpoint:
             check_endpoint(self.otlp_traces_endpoint)
-
-
-def check_endpoint(url: str) -> None:
-    """Check that traces can be sent to a URL.
-
-    Raises:
-        ConfigError: it is no URL of HTTP, or what sends them is not installed.
-    """
-    parts = urlsplit(url)
-    if parts.scheme not in ("http", "https") or not parts.hostname:
-        raise ConfigError(
-            f"--otlp-traces-endpoint must be a URL such as http://localhost:4318/v1/traces, got {url!r}"
-            + (", which is gRPC: collectors take HTTP on port 4318" if parts.scheme == "grpc" else "")
-        )
-    names = ("opentelemetry.sdk", "opentelemetry.exporter.otlp.proto.http")
-    try:
-        is_there = all(find_spec(name) is not None for name in names)
-    except ModuleNotFoundError:
-        is_there = False
-    if not is_there:
-        raise ConfigError("--otlp-traces-endpoint needs the extra otel: pip install 'splitserve[otel]'")

@@ -1,4 +1,4 @@
-"""The spans of a traced request, made at its end and sent over OTLP/HTTP by OpenTelemetry's SDK.
+"""The spans of a traced request, made at its end and sent over OTLP by OpenTelemetry's SDK.
 
     POST /v1/chat/completions        server; from the headers to the last byte
       tokenize                       template and tokenizer
@@ -19,7 +19,6 @@ from collections.abc import AsyncGenerator, Mapping
 
 from opentelemetry import trace as otel
 from opentelemetry.context import Context
-from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
 from opentelemetry.sdk.resources import OTELResourceDetector, Resource
 from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.export import BatchSpanProcessor
@@ -28,6 +27,7 @@ from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapProp
 from starlette.types import Scope
 
 from splitserve.engine_core.process.version import software_version
+from splitserve.frontend.observability.protocol import make_exporter
 from splitserve.frontend.observability.request_trace import (
     AttributeValue,
     GenerationTrace,
@@ -47,7 +47,7 @@ class OtelTracer:
         """Start the thread that exports.
 
         Args:
-            endpoint: URL that takes OTLP over HTTP, in protobuf.
+            endpoint: URL of a collector; was checked.
             sample_ratio: of the requests whose caller has not decided, 0 to 1.
             frontend_id: names this process.
         """
@@ -63,7 +63,7 @@ class OtelTracer:
         self._provider = TracerProvider(
             sampler=ParentBased(TraceIdRatioBased(sample_ratio)), resource=resource, shutdown_on_exit=False
         )
-        exporter = OTLPSpanExporter(endpoint=endpoint, timeout=EXPORT_TIMEOUT_S)
+        exporter = make_exporter(endpoint, EXPORT_TIMEOUT_S)
         self._provider.add_span_processor(BatchSpanProcessor(exporter))
         self._tracer = self._provider.get_tracer("splitserve.frontend", software_version())
         self._propagator = TraceContextTextMapPropagator()

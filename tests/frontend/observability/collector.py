@@ -6,10 +6,15 @@ import contextlib
 import gzip
 import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import NamedTuple
 
-from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
+import pytest
+from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import (
+    ExportTraceServiceRequest,
+    ExportTraceServiceResponse,
+)
 from opentelemetry.proto.common.v1.common_pb2 import AnyValue
 from opentelemetry.proto.trace.v1.trace_pb2 import Span
 
@@ -81,6 +86,28 @@ def value_of(value: AnyValue) -> object:
     if kind == "array_value":
         return [value_of(each) for each in value.array_value.values]
     return getattr(value, kind) if kind else None
+
+
+@contextlib.contextmanager
+def collecting_over_grpc() -> Iterator[Collector]:
+    """Run a collector on a free port that speaks gRPC."""
+    grpc = pytest.importorskip("grpc")
+
+    def export(body: bytes, context: object) -> bytes:
+        collector.take(body)
+        return ExportTraceServiceResponse().SerializeToString()
+
+    name = "opentelemetry.proto.collector.trace.v1.TraceService"
+    handler = grpc.method_handlers_generic_handler(
+        name, {"Export": grpc.unary_unary_rpc_method_handler(export)}
+    )
+    server = grpc.server(ThreadPoolExecutor(1), [handler])
+    collector = Collector(f"http://127.0.0.1:{server.add_insecure_port('127.0.0.1:0')}")
+    server.start()
+    try:
+        yield collector
+    finally:
+        server.stop(None).wait()
 
 
 @contextlib.contextmanager

@@ -23,6 +23,7 @@ from tests.frontend.observability.collector import (
     Collector,
     Seen,
     collecting,
+    collecting_over_grpc,
 )
 
 CHAT = {
@@ -215,6 +216,26 @@ async def test_a_collector_that_is_away_is_no_ones_trouble(make_server: ServerFa
     assert (await post(url, "/v1/completions", {"prompt": "x"})).status_code == 200
 
 
+@pytest.mark.parametrize("variable", ["OTEL_EXPORTER_OTLP_PROTOCOL", "OTEL_EXPORTER_OTLP_TRACES_PROTOCOL"])
+async def test_a_collector_is_told_over_grpc_if_opentelemetrys_variable_says_so(
+    make_server: ServerFactory, monkeypatch: pytest.MonkeyPatch, variable: str
+) -> None:
+    monkeypatch.setenv("OTEL_BSP_SCHEDULE_DELAY", "20")
+    # That of traces counts more.
+    monkeypatch.setenv("OTEL_EXPORTER_OTLP_PROTOCOL", "http/protobuf")
+    monkeypatch.setenv(variable, "grpc")
+    with collecting_over_grpc() as collector:
+        url = await make_server(otlp_traces_endpoint=collector.url)
+        assert (await post(url, "/v1/completions", {"prompt": "x"}, SAMPLED)).status_code == 200
+        assert {span.trace_id for span in await spans(collector)} == {TRACE_ID}
+
+
+def test_another_protocol_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OTEL_EXPORTER_OTLP_PROTOCOL", "http/json")
+    with pytest.raises(ConfigError, match="OTEL_EXPORTER_OTLP_PROTOCOL must be grpc or http/protobuf"):
+        ObservabilitySettings(otlp_traces_endpoint="http://localhost:4318/v1/traces").validate()
+
+
 @pytest.mark.parametrize("url", ["grpc://localhost:4317", "localhost:4318", "http://", "file:///x"])
 def test_an_endpoint_must_be_http(url: str) -> None:
     with pytest.raises(ConfigError, match="--otlp-traces-endpoint must be a URL such as http"):
@@ -222,7 +243,7 @@ def test_an_endpoint_must_be_http(url: str) -> None:
 
 
 def test_without_the_extra_the_endpoint_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("splitserve.frontend.observability.settings.find_spec", lambda name: None)
+    monkeypatch.setattr("splitserve.frontend.observability.protocol.find_spec", lambda name: None)
     with pytest.raises(ConfigError, match=r"pip install 'splitserve\[otel\]'"):
         ObservabilitySettings(otlp_traces_endpoint="http://localhost:4318/v1/traces").validate()
 
