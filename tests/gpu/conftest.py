@@ -19,11 +19,8 @@ from tests.worker.runner.checkpoints import write_tiny_llama
 class EmulatedOps(CudaOps):
     """The emulated kernels; torch multiplies matrices on a CPU into their own dtype only."""
 
-    def dense_linear(self, out: Tensor, x: Tensor, weight: Tensor, bias: Tensor | None) -> None:
-        if out.dtype == x.dtype:
-            super().dense_linear(out, x, weight, bias)
-        else:
-            out.copy_(x.to(out.dtype) @ weight.to(out.dtype).t())
+    def _multiply_wide(self, out: Tensor, x: Tensor, turned: Tensor) -> None:
+        out.copy_(x.to(out.dtype) @ turned.to(out.dtype))
 
 
 @dataclass(frozen=True, slots=True)

@@ -145,17 +145,20 @@ class CudaOps(Kernels[MultipliedMatrix]):
         self._expert_linear(out, x, weight, scales, starts, bias)
 
     def dense_linear(self, out: Tensor, x: Tensor, weight: Tensor, bias: Tensor | None) -> None:
-        """Multiply with a row-major weight [N, K], by torch, whose order of summation may depend on T.
-
-        `out` has another dtype than x only without a bias.
-        """
+        """Multiply with a row-major weight [N, K], by torch, whose order of summation may depend on T."""
         turned = weight.t()
-        if bias is not None:
+        if out.dtype != x.dtype:
+            self._multiply_wide(out, x, turned)
+            if bias is not None:
+                out.add_(bias)
+        elif bias is not None:
             torch.addmm(bias, x, turned, out=out)
-        elif out.dtype == x.dtype:
-            torch.mm(x, turned, out=out)
         else:
-            torch.mm(x, turned, out_dtype=out.dtype, out=out)
+            torch.mm(x, turned, out=out)
+
+    def _multiply_wide(self, out: Tensor, x: Tensor, turned: Tensor) -> None:
+        """Write the product of 16-bit matrices in float32, which torch has on GPUs only."""
+        torch.mm(x, turned, out_dtype=out.dtype, out=out)
 
     def embedding(
         self, out: Tensor, token_ids: Tensor, weight: MultipliedMatrix, part: VocabularyPart | None = None
