@@ -75,7 +75,7 @@ def test_writing_norms_latents_and_turns_keys_and_queries(gpu: Gpu, dtype: torch
     slots = torch.tensor([17, 2, -1, 3, 24, 4], dtype=torch.int32)
     cache = torch.full((3, 1, size, latent + rotary), 9.0, dtype=dtype)
     # Every number of 16 bits is one of 32.
-    wide_q, wide_cache = heads[:5].float(), cache.float()
+    wide_q, wide_cache = heads[:5].clone().float(), cache.clone().float()
     within = torch.tensor([17, 2, -1, 3, -1], dtype=torch.int32)
     ops.latents.write(
         wide_q[..., 48:], fused[:5, 7:].float(), positions[:5], cos_sin, wide_cache, within, norm.float(), eps

@@ -68,9 +68,10 @@ def test_a_worker_that_gave_up_its_cache_has_it_again(gpu: Gpu, checkpoint: Path
     jobs = random_jobs(random.Random(4))[:4]
     again = [job.again() for job in jobs]
     Driver(worker, config, NUM_BLOCKS, random.Random(4)).run(jobs)
-    before = 0 if gpu.is_emulated else torch.cuda.memory_reserved()
+    # Of a cache so small torch's allocator may keep the piece that it was cut from.
+    before = 0 if gpu.is_emulated else torch.cuda.memory_allocated()
     worker.release_kv_cache()
-    assert gpu.is_emulated or torch.cuda.memory_reserved() < before
+    assert gpu.is_emulated or torch.cuda.memory_allocated() < before
     worker.init_kv_cache(NUM_BLOCKS, NUM_HOST_BLOCKS)
     Driver(worker, config, NUM_BLOCKS, random.Random(4)).run(again)
     assert [job.tokens for job in jobs] == [job.tokens for job in again]
