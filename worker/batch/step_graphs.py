@@ -29,7 +29,7 @@ class RowMasks(NamedTuple):
     """Which tokens rows may draw, on the device of the logits, as SamplingOps.sample takes them last.
 
     Attributes:
-        masks: int32 [N, ceil(V / 32)], always the same memory.
+        masks: int32 [N, ceil(V / 32)]; on a CPU always the same memory.
         mask_rows: int32 [S], the mask of each row of the logits; -1 for none.
     """
 

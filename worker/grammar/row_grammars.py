@@ -94,8 +94,11 @@ class RowGrammars:
             rows: int32 [n], with a grammar; a row with drafts occurs once for each place that it samples.
             faults: gets the errors of rows whose grammar cannot go on.
         """
-        self.work_ahead()
         self.wait()
+        # Not begun ahead: the step before was in flight, and whoever called has nothing else to do.
+        work = self._take_due()
+        if work:
+            self._take_tokens(work)
         state = self._state
         grammars = {row: state.grammars[row] for row in rows.tolist()}
         self._forgive(grammars)
@@ -180,8 +183,17 @@ class RowGrammars:
         """Begin to work out the next masks of rows that were given tokens, and those behind their drafts."""
         # A row that left may be another's by now, whose mask is written elsewhere.
         self.wait()
-        if not self._due and not self.draft_masks.next:
+        work = self._take_due()
+        if not work:
             return
+        if self._thread is None:
+            self._thread = ThreadPoolExecutor(1, "masks")
+        self._ahead = self._thread.submit(self._take_tokens, work)
+
+    def _take_due(self) -> list[_Work]:
+        """Return the work that has come due; it is done with by whoever asks."""
+        if not self._due and not self.draft_masks.next:
+            return []
         grammars, drafts = self._state.grammars, self.draft_masks.begin_step()
         for row in drafts:
             self._due.setdefault(row, _Due(grammars[row], []))
@@ -191,11 +203,7 @@ class RowGrammars:
             if due.grammar.matcher is not None and grammars.get(row) is due.grammar
         ]
         self._due = {}
-        if not work:
-            return
-        if self._thread is None:
-            self._thread = ThreadPoolExecutor(1, "masks")
-        self._ahead = self._thread.submit(self._take_tokens, work)
+        return work
 
     def _caught_up(self, row: int) -> LLMatcher | None:
         """Return the matcher of a row, told all its tokens; None if it has none yet, or nothing to say."""

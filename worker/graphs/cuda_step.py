@@ -147,8 +147,7 @@ class CudaStep:
             group: the ranks that shard each layer; None if this rank holds all of it.
             masks: of the rows that are not padding; of none if empty.
         """
-        if isinstance(masks, RowMasks):
-            num_padded = self._num_rows - len(masks.mask_rows)
+        if isinstance(masks, RowMasks) and (num_padded := self._num_rows - len(masks.mask_rows)):
             masks = RowMasks(masks.masks, pad(masks.mask_rows, (0, num_padded), value=-1))
         if logits is not None:
             ops.sampling.sample(self.drawn, logits, *self._sampling, self._draw.positions, *masks)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import numpy as np
+import numpy.typing as npt
 import torch
 
 from splitserve.engine_core.ipc.worker_messages import RowError
@@ -32,7 +33,8 @@ def mask_table(batch: InputBatch) -> Int32:
 class AllowedMasks:
     """A mask for each row of the batch; without a grammar it is made and sent to the device once.
 
-    The device's own table is allocated at first use: as many masks as there are, of V / 8 bytes.
+    The device's own table is allocated when a row without a grammar first needs it: as many masks as there
+    are, of V / 8 bytes. Without such rows a step's masks travel with it.
     """
 
     def __init__(self, device: Device, batch: InputBatch, masks: Int32) -> None:
@@ -59,8 +61,6 @@ class AllowedMasks:
             faults: gets the errors of rows whose mask raised an exception; such a row may draw anything.
         """
         state = self._state
-        if self._table is None:
-            self._table = torch.zeros(self._masks.shape, dtype=torch.int32, device=self._device.torch_device)
         kinds = state.features[index] & np.uint16(MASKED)
         has_ids = kinds & np.uint16(Feature.ALLOWED_TOKEN_IDS) != 0
         # With a grammar a mask is new in every step.
@@ -68,12 +68,23 @@ class AllowedMasks:
         which = has_ids & is_new
         self._allow(index[which].tolist(), places[which].tolist(), faults)
         fresh = places[is_new]
+        if not self._is_shared and len(fresh) == np.count_nonzero(kinds) and not has_ids.any():
+            return self._take_along(fresh, is_new)
+        if self._table is None:
+            self._table = torch.zeros(self._masks.shape, dtype=torch.int32, device=self._device.torch_device)
         if not self._is_shared and len(fresh):
             placed = self._device.place([torch.from_numpy(self._masks[fresh]), torch.from_numpy(fresh)])
             self._table.index_copy_(0, placed[1], placed[0])
         found = np.where(kinds != 0, places, -1).astype(np.int32)
         (mask_rows,) = self._device.place([torch.from_numpy(found)])
         return RowMasks(self._table, mask_rows)
+
+    def _take_along(self, fresh: Index, has_mask: npt.NDArray[np.bool_]) -> RowMasks:
+        """Return masks that are new in every step in memory of this step alone, sent by one copy."""
+        mask_rows = np.full(len(has_mask), -1, np.int32)
+        mask_rows[has_mask] = np.arange(len(fresh))
+        masks = torch.from_numpy(self._masks[fresh])
+        return RowMasks(*self._device.place([masks, torch.from_numpy(mask_rows)]))
 
     def _allow(self, rows: Sequence[int], places: Sequence[int], faults: dict[int, RowError]) -> None:
         """Put the allowed_token_ids of rows into their masks."""
