@@ -106,9 +106,7 @@ class Worker:
         self.loaded: LoadedModel | None = None
         self.runner: ModelRunner | None = None
         self._meeting: SharedMemoryMeeting | DistributedMeeting | None = None
-        num_threads = config.num_threads or max(1, usable_cores() // config.num_local_ranks)
-        torch.set_num_threads(num_threads)
-        ops.set_num_threads(num_threads)
+        _use_threads(config.num_threads or max(1, usable_cores() // config.num_local_ranks))
 
     def load(self, progress: Progress = _no_progress) -> WorkerReady:
         """Load the checkpoint.
@@ -319,6 +317,11 @@ class Worker:
         if self.runner is None:
             raise WorkerError("a step came before the KV cache was asked for")
         return self.runner.execute(step)
+
+
+def _use_threads(count: int) -> None:
+    torch.set_num_threads(count)
+    ops.set_num_threads(count)
 
 
 def _limits(asked: WorkerConfig, loaded: LoadedModel, num_blocks: int) -> BatchLimits:
