@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+
 import pytest
 import torch
 import torch.nn.functional as F
@@ -78,7 +80,10 @@ def test_sums_are_as_exact_as_float32(
 
 
 @of_forms
-def test_every_number_of_rows_gives_a_row_the_same_bits(gpu: Gpu, form: GroupForm) -> None:
+def test_every_number_of_rows_gives_a_row_the_same_bits(
+    gpu: Gpu, form: GroupForm, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(gpu.ops, "max_coded_rows", sys.maxsize)
     # So many that a thread block takes 128 of them with 128 outputs.
     rows, cols = (130, 140) if gpu.is_emulated else (2100, 1200)
     weight, x = pack(gpu, codes_of(cols, 545, form), form), gpu.randn(rows, 545, dtype=torch.bfloat16)
@@ -88,6 +93,21 @@ def test_every_number_of_rows_gives_a_row_the_same_bits(gpu: Gpu, form: GroupFor
         part = gpu.empty_like(whole[first:last])
         gpu.ops.linear(part, x[first:last], weight)
         assert_same_bits(part.cpu(), whole[first:last].cpu())
+
+
+@of_forms
+@of_halves
+def test_many_rows_are_multiplied_with_the_weight_written_out(
+    gpu: Gpu, half: torch.dtype, form: GroupForm, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    codes = codes_of(40, 72, form)
+    weight, x, bias = pack(gpu, codes, form), gpu.randn(9, 72).to(half), gpu.randn(40).to(half)
+    dense = worth(codes, form).to(half).to(gpu.device)
+    found, expected = gpu.empty_like(gpu.randn(9, 40).to(half)), gpu.empty_like(gpu.randn(9, 40).to(half))
+    monkeypatch.setattr(gpu.ops, "max_coded_rows", 8)
+    gpu.ops.linear(found, x, weight, bias)
+    gpu.ops.dense_linear(expected, x, dense, bias)
+    assert_same_bits(found, expected)
 
 
 @of_forms

@@ -102,11 +102,16 @@ class CudaOps(Kernels[MultipliedMatrix]):
 
     Attributes:
         coded: those on weights of codes.
+        max_coded_rows: see Products.
         latents: those of latent attention.
         whole: those of encoders' attention.
     """
 
     experts: CudaExpertOps
+
+    # Measured on an H200: 64 rows take our kernel 1.3 to 2.7 times as long as torch's product of bfloat16,
+    # 2,048 rows 5 to 7 times.
+    max_coded_rows = 128
 
     def __init__(self, library: Any) -> None:
         super().__init__(library)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
@@ -48,6 +49,9 @@ class InvariantOps(CudaOps):
     Which kernel it takes, and so the order in which it sums, depends on the shape; within one kernel all rows
     are summed alike. The other operations are invariant by themselves.
     """
+
+    # Few and many rows have the same sums only in one kernel.
+    max_coded_rows = sys.maxsize
 
     def __init__(self, library: Any) -> None:
         super().__init__(library)

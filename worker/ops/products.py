@@ -13,7 +13,13 @@ if TYPE_CHECKING:
 
 
 class Products(Protocol):
-    """The operations among which a weight chooses its own."""
+    """The operations among which a weight chooses its own.
+
+    Attributes:
+        max_coded_rows: most rows that are multiplied with codes; it pays to write a weight out for more.
+    """
+
+    max_coded_rows: int
 
     @property
     def coded(self) -> CodedOps:

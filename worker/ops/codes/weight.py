@@ -83,7 +83,17 @@ class CodedWeight:
     def multiply(
         self, ops: Products, out: Tensor, x: Tensor, bias: Tensor | None, starts: Tensor | None = None
     ) -> None:
-        """See MultipliedMatrix.multiply."""
+        """See MultipliedMatrix.multiply.
+
+        Of many rows the product is torch's with the weight written out in the dtype of x, to which it is
+        rounded then; activations that become int8 and experts have our kernels for any number.
+        """
+        if len(x) > ops.max_coded_rows and starts is None and self._form != "w8a8":
+            dense = x.new_empty(self.shape)
+            rows = torch.arange(self.shape[0], dtype=torch.int32, device=x.device)
+            self.look_up(ops, dense, rows)
+            ops.dense_linear(out, x, dense, bias)
+            return
         ops.coded.linear(out, x, self.tensors, bias, starts)
 
     def look_up(self, ops: Products, out: Tensor, token_ids: Tensor) -> None:
