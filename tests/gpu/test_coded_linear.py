@@ -182,9 +182,11 @@ def test_matrices_are_quantised_as_on_a_cpu(gpu: Gpu, half: torch.dtype, form: W
     torch.testing.assert_close(out.cpu(), expected, rtol=1e-5, atol=1e-4)
 
 
-def test_integers_of_rows_and_weights_have_the_same_bits_for_any_number_of_rows(gpu: Gpu) -> None:
+# Rows in whole chunks of 16 bytes, and others.
+@pytest.mark.parametrize("depth", [161, 192])
+def test_integers_of_rows_and_weights_have_the_same_bits_for_any_number_of_rows(gpu: Gpu, depth: int) -> None:
     rows, cols = (130, 140) if gpu.is_emulated else (2100, 1200)
-    matrix, x = torch.randn(cols, 161), torch.randn(rows, 161).bfloat16()
+    matrix, x = torch.randn(cols, depth), torch.randn(rows, depth).bfloat16()
     x[1], x[2, 160], x[3, 0], x[4] = 0, torch.nan, -torch.inf, 1e-38
     weight, expected = CodedWeight.of(matrix, "w8a8", gpu.device), reference(x, matrix, None)
     for some in (slice(0, 1), slice(60, 90), slice(0, rows)):

@@ -22,25 +22,45 @@ __device__ inline float largest_of_row(uint32_t bits) {
   return std::bit_cast<float>(bits);
 }
 
-// The same arithmetic as on a CPU: adding 1.5 * 2^23 leaves no bits for a fraction.
+// Codes of a chunk.
 template <typename T>
+struct alignas(kChunk<T>) Codes {
+  int8_t values[kChunk<T>];
+};
+
+// The same arithmetic as on a CPU: adding 1.5 * 2^23 leaves no bits for a fraction.
+__device__ inline int8_t rounded(float scaled) {
+  constexpr float kNoFraction = 12582912.0f;
+  const float moved = scaled + kNoFraction;
+  return static_cast<int8_t>(std::bit_cast<uint32_t>(moved) - std::bit_cast<uint32_t>(kNoFraction));
+}
+
+template <typename T, bool kAligned>
 __global__ void __launch_bounds__(kThreads) code_row(CodeRowsParams p) {
   const T* x = static_cast<const T*>(p.x) + blockIdx.x * p.x_stride;
   int8_t* codes = p.codes + blockIdx.x * p.codes_stride;
-  const int depth = static_cast<int>(p.depth);
+  const int depth = static_cast<int>(p.depth), first = static_cast<int>(threadIdx.x) * kChunk<T>;
+  constexpr int kEvery = kThreads * kChunk<T>;
   uint32_t bits = 0;
-  for (int k = static_cast<int>(threadIdx.x); k < depth; k += kThreads) {
-    bits = max(bits, std::bit_cast<uint32_t>(to_float(x[k])) & 0x7fffffffu);
+  for (int k = first; k < depth; k += kEvery) {
+    const Floats<T> some = unpack<T>(load_chunk<kAligned>(x, k, depth));
+#pragma unroll
+    for (const float value : some.values) bits = max(bits, std::bit_cast<uint32_t>(value) & 0x7fffffffu);
   }
   const float largest = largest_of_row(bits);
   // Smaller numbers are worth nothing beside 127 times the smallest scale whose inverse is finite.
   const bool has_codes = largest > 1e-36f && largest <= 3.4028234e38f;
-  const float inverse = 127.0f / largest;
-  constexpr float kNoFraction = 12582912.0f;
-  for (int k = static_cast<int>(threadIdx.x); k < depth; k += kThreads) {
-    const float scaled = to_float(x[k]) * inverse + kNoFraction;
-    const uint32_t whole = std::bit_cast<uint32_t>(scaled) - std::bit_cast<uint32_t>(kNoFraction);
-    codes[k] = has_codes ? static_cast<int8_t>(whole) : int8_t{0};
+  const float inverse = has_codes ? 127.0f / largest : 0.0f;
+  for (int k = first; k < depth; k += kEvery) {
+    const Floats<T> some = unpack<T>(load_chunk<kAligned>(x, k, depth));
+    Codes<T> own;
+#pragma unroll
+    for (int i = 0; i < kChunk<T>; ++i) own.values[i] = has_codes ? rounded(some.values[i] * inverse) : 0;
+    if constexpr (kAligned) {
+      *reinterpret_cast<Codes<T>*>(codes + k) = own;
+    } else {
+      for (int i = 0; i < kChunk<T> && k + i < depth; ++i) codes[k + i] = own.values[i];
+    }
   }
   // What is infinite makes the row NaN: it times 0.
   if (threadIdx.x == 0) p.scales[blockIdx.x] = largest / 127.0f;
@@ -49,8 +69,16 @@ __global__ void __launch_bounds__(kThreads) code_row(CodeRowsParams p) {
 }  // namespace
 
 void code_rows(const CodeRowsParams& p, cudaStream_t stream) {
-  with_type(p.dtype, false, [&]<typename T, bool>() {
-    launch("code_rows", code_row<T>, {p.rows, dim3(kThreads)}, stream, p);
+  const int64_t element = dtype_bytes(p.dtype);
+  const bool is_aligned = Alignment()
+                              .add(p.codes)
+                              .add(p.x)
+                              .add_bytes(p.codes_stride)
+                              .add_bytes(p.x_stride * element)
+                              .add_bytes(p.depth * element)
+                              .is_aligned();
+  with_type(p.dtype, is_aligned, [&]<typename T, bool kAligned>() {
+    launch("code_rows", code_row<T, kAligned>, {p.rows, dim3(kThreads)}, stream, p);
   });
 }
 
