@@ -43,7 +43,7 @@ def check_before_start(config: EngineConfig, directory: Path) -> list[str]:
         draft = local_model(config.speculation.model)
         # A hub id is checked once it is downloaded.
         if draft is not None:
-            read_draft_config(str(draft), model)
+            read_draft_config(str(draft), model, config.speculation.model_method)
     if config.tokenizer_check:
         check_text_files(directory)
     return _notes(model)

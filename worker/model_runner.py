@@ -24,7 +24,7 @@ from splitserve.worker.batch.step_graphs import (
     StepHeld,
     StepInFlight,
 )
-from splitserve.worker.batch.step_inputs import NO_ROWS, StepInputs
+from splitserve.worker.batch.step_inputs import StepInputs
 from splitserve.worker.device.base import Device
 from splitserve.worker.device.out_of_memory import is_out_of_memory
 from splitserve.worker.kv_cache.arriving_caches import ArrivingCaches
@@ -34,7 +34,7 @@ from splitserve.worker.models.placement import Placement
 from splitserve.worker.ops.columns import Int32
 from splitserve.worker.parallel.group import StepAbandonedError
 from splitserve.worker.sampling.pooler import Pooler
-from splitserve.worker.sampling.sampler import Sampled, Sampler
+from splitserve.worker.sampling.sampler import Sampler
 from splitserve.worker.sampling.step_completion import StepCompletion
 from splitserve.worker.sampling.step_result import StepResult, StepRunning, StepToDraw, take_drawn
 from splitserve.worker.speculation.drafting import Drafting
@@ -206,6 +206,8 @@ class ModelRunner:
         graph = self.graphs.forward(step) if self.graphs is not None else None
         if graph is None:
             return self._run_eagerly(step)
+        if self.drafting is not None:
+            self.drafting.took_graph(graph)
         if graph.is_asynchronous and graph.needs_masks and not graph.needs_sampler:
             return StepToDraw(graph)
         return self._complete(graph)
@@ -250,8 +252,7 @@ class ModelRunner:
         message = f"a step of {num_tokens} tokens did not fit the memory of the device"
         for row in rows:
             if row not in self.batch.failures:
-                lacking = RowError(row, DeviceMemoryError.code, message, DeviceMemoryError.status)
-                self.batch.fail(lacking)
+                self.batch.fail(RowError(row, DeviceMemoryError.code, message, DeviceMemoryError.status))
         self._device.release_unused()
         return StepResult([self.batch.failures[row] for row in rows])
 
@@ -262,6 +263,8 @@ class ModelRunner:
         outputs = None
         if inputs.outputs is not None:
             (outputs,) = self._device.place((torch.from_numpy(inputs.outputs),))
+        if self.drafting is not None:
+            self.drafting.took(inputs)
         return self._model.forward(token_ids, meta, self._kv_caches, outputs)
 
     def _move(self, step: SchedulerOutput) -> float:
@@ -274,16 +277,14 @@ class ModelRunner:
     @torch.inference_mode()
     def _run_drafted(self, step: SchedulerOutput, num_drafts: Int32) -> StepResult:
         assert self.drafting is not None, "somebody drafted"
-        inputs, graphs = self.batch.prepare(step, num_drafts), self.drafting.graphs
-        hidden = None if graphs is None else graphs.forward(inputs)
+        inputs = self.batch.prepare(step, num_drafts)
+        hidden = self.drafting.forward(inputs)
         if hidden is not None:
             inputs = inputs._replace(outputs=None)
         elif len(inputs.rows):
             hidden = self._forward(inputs)
         result = StepResult(inputs.errors) if hidden is None else self._finish(hidden, inputs)
-        if len(inputs.ended):
-            none = np.zeros(len(inputs.ended), np.int32)
-            result.add(Sampled(inputs.ended, NO_ROWS, [], [], none, none))
+        result.add_ended(inputs.ended)
         return result
 
     @torch.inference_mode()

@@ -49,7 +49,7 @@ from splitserve.worker.parallel.shared_memory import SharedMemoryMeeting, can_sh
 from splitserve.worker.sampling.answers import Answers
 from splitserve.worker.sampling.pooler import Pooler
 from splitserve.worker.sampling.sampler import Sampler
-from splitserve.worker.speculation.draft_model.making import make_draft_model
+from splitserve.worker.speculation.draft_heads.making import make_model_drafter
 from splitserve.worker.speculation.drafters import make_speculator
 from splitserve.worker.speculation.drafting import Drafting
 from splitserve.worker.speculation.shared_drafts import SharedDrafts
@@ -244,10 +244,8 @@ class Worker:
         speculation = self._config.speculation
         if speculation is None or loaded.pooling is not None:
             return None
-        draft = None
-        if loaded.draft is not None:
-            records = not self._config.enforce_eager
-            draft = make_draft_model(loaded.draft, sampler, num_host_blocks, records=records)
+        records = not self._config.enforce_eager
+        draft = make_model_drafter(loaded, sampler, num_host_blocks, records=records)
         max_rows = max_logits_rows(self._device, loaded.config.vocab_size)
         batch, group = sampler.batch, loaded.placement.mesh.group
         shared = None if group is None else SharedDrafts(group, self._device, batch)

@@ -8,6 +8,7 @@ import msgspec
 
 from splitserve.engine_core.checkpoint.config.architectures import read_model_config
 from splitserve.engine_core.checkpoint.config.model_config import ModelConfig
+from splitserve.engine_core.checkpoint.draft_heads.eagle3 import read_eagle3
 from splitserve.engine_core.checkpoint.files import read_file
 from splitserve.engine_core.checkpoint.sentencepiece.tokenizer import make_tokenizer_json
 from splitserve.engine_core.checkpoint.text_files import TOKENIZER
@@ -30,17 +31,22 @@ class _Tokenizer(msgspec.Struct):
     added_tokens: list[_Added] = []
 
 
-def read_draft_config(path: str, model: ModelConfig) -> ModelConfig:
-    """Return the config of a model that drafts, limited to the context that is served.
+def read_draft_config(path: str, model: ModelConfig, method: str = "draft_model") -> ModelConfig:
+    """Return the config of a model or head that drafts, limited to the context that is served.
 
     Args:
         path: its directory or GGUF file.
         model: for which it drafts, limited to the context that is served.
+        method: "draft_model" or "eagle3".
 
     Raises:
         ConfigError: it cannot draft for this model; the message names both and says why.
         ModelLoadError: its files cannot be read.
     """
+    if method == "eagle3":
+        head = read_eagle3(path, model)
+        _compare_tokens(Path(path), Path(model.path))
+        return head
     draft = read_model_config(path, "native")
     for windowed in (model, draft):
         if any(windowed.sliding_windows):

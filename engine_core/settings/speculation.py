@@ -9,10 +9,14 @@ from splitserve.engine_core.settings.checks import check_range
 
 MAX_SPECULATIVE_TOKENS = 8
 MAX_LOOKUP_TOKENS = 16
-_DRAFT_MODEL = "draft_model"
-METHODS = ("ngram", "grammar", "prediction", _DRAFT_MODEL)
+_DRAFT_MODEL, EAGLE3 = "draft_model", "eagle3"
+METHODS = ("ngram", "grammar", "prediction", _DRAFT_MODEL, EAGLE3)
 # What --speculate calls them, if it is shorter.
-WORDS = {_DRAFT_MODEL: "draft"}
+WORDS = {_DRAFT_MODEL: "draft", EAGLE3: "eagle"}
+# Those that read hidden states of the model.
+HEADS = (EAGLE3,)
+# Those that draft with a checkpoint of their own.
+_WITH_MODEL = (_DRAFT_MODEL, EAGLE3)
 CHOICES = tuple(WORDS.get(method, method) for method in METHODS)
 _FLAG, _MODEL_FLAG = "--speculative-config", "--speculative-model"
 _NUM_SPECULATIVE_TOKENS = 4
@@ -27,7 +31,7 @@ class Speculation(msgspec.Struct, frozen=True):
         num_speculative_tokens: most tokens per row and step.
         prompt_lookup_min: last tokens of a row that have to occur before.
         prompt_lookup_max: last tokens that are compared; the longest match counts.
-        model: of draft_model: a directory, a GGUF file or a hub id; "" for the other methods.
+        model: of draft_model or eagle3: a directory, a GGUF file or a hub id; "" for the other methods.
     """
 
     methods: tuple[str, ...]
@@ -35,6 +39,11 @@ class Speculation(msgspec.Struct, frozen=True):
     prompt_lookup_min: int
     prompt_lookup_max: int
     model: str = ""
+
+    @property
+    def model_method(self) -> str:
+        """The method that drafts with `model`; "" if none does."""
+        return next((method for method in self.methods if method in _WITH_MODEL), "")
 
 
 class _Given(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True):
@@ -90,14 +99,18 @@ def without_model(text: str) -> str:
 
 def _check_fields(methods: tuple[str, ...], given: _Given, model: str) -> None:
     """Refuse what the methods need and lack, or have no use for."""
-    if _DRAFT_MODEL in methods and not model:
-        raise ConfigError(f"{_FLAG}: the method {_DRAFT_MODEL} needs a model, such as {_MODEL_FLAG} DIR")
-    if _DRAFT_MODEL not in methods and model:
+    needing = [method for method in methods if method in _WITH_MODEL]
+    if len(needing) > 1:
+        raise ConfigError(f"{_FLAG}: method names {' and '.join(needing)}, of which one can have the model")
+    if needing and not model:
+        raise ConfigError(f"{_FLAG}: the method {needing[0]} needs a model, such as {_MODEL_FLAG} DIR")
+    if not needing and model:
         said = ", ".join(methods)
-        raise ConfigError(f"{_MODEL_FLAG} names the model of the method {_DRAFT_MODEL}, not of {said}")
+        known = " or ".join(_WITH_MODEL)
+        raise ConfigError(f"{_MODEL_FLAG} names the model of the method {known}, not of {said}")
     lookup = [name for name in ("prompt_lookup_min", "prompt_lookup_max") if getattr(given, name) is not None]
-    if methods == (_DRAFT_MODEL,) and lookup:
-        raise ConfigError(f"{_FLAG}: {lookup[0]} is a field of the method ngram, not of {_DRAFT_MODEL}")
+    if methods == tuple(needing) and lookup:
+        raise ConfigError(f"{_FLAG}: {lookup[0]} is a field of the method ngram, not of {methods[0]}")
 
 
 def _decode(text: str) -> _Given:

@@ -6,7 +6,7 @@ from typing import Annotated
 from splitserve.engine_core.errors import ConfigError
 from splitserve.engine_core.settings.parallel_settings import ParallelSettings
 from splitserve.engine_core.settings.setting import Setting
-from splitserve.engine_core.settings.speculation import CHOICES, Speculation, parse_speculation
+from splitserve.engine_core.settings.speculation import CHOICES, HEADS, Speculation, parse_speculation
 
 
 class SpeculationSettings(ParallelSettings, frozen=True, kw_only=True):
@@ -15,8 +15,8 @@ class SpeculationSettings(ParallelSettings, frozen=True, kw_only=True):
     speculate: Annotated[
         str,
         Setting(
-            "draft tokens ahead: what followed the last ones before (ngram), what a grammar forces (grammar) "
-            "or a smaller model says (draft)",
+            "draft tokens ahead: what followed the last ones before (ngram), a grammar forces (grammar), "
+            "a smaller model says (draft), or a head that reads the model's hidden states (eagle)",
             "speculation",
             choices=("none", *CHOICES),
             docs="; no token changes, see [speculation](speculation.md)",
@@ -37,7 +37,7 @@ class SpeculationSettings(ParallelSettings, frozen=True, kw_only=True):
     speculative_model: Annotated[
         str,
         Setting(
-            "the smaller model that drafts, with the same vocabulary",
+            "the smaller model or EAGLE-3 head that drafts, with the same vocabulary",
             "speculation",
             metavar="DIR|ID",
             default="none",
@@ -64,6 +64,9 @@ class SpeculationSettings(ParallelSettings, frozen=True, kw_only=True):
         super().validate()
         if self.speculation is not None and self.pipeline_parallel_size > 1:
             raise ConfigError("--speculate works without --pipeline-parallel-size only")
+        method = "" if self.speculation is None else self.speculation.model_method
+        if method in HEADS and self.num_ranks > 1:
+            raise ConfigError(f"--speculate: the method {method} works with one worker only")
         if self.speculation is not None and self.num_adapter_slots:
             raise ConfigError(
                 f"--speculate works without adapters only, not with {'--lora' if self.lora else '--lora-dir'}"

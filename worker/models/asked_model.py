@@ -33,7 +33,7 @@ from splitserve.worker.models.registry import (
     with_windows,
 )
 from splitserve.worker.parallel.mesh import Mesh
-from splitserve.worker.weights.loading import Loader, Progress
+from splitserve.worker.weights.loading import Loader, Progress, weigh
 
 
 class AskedModel(NamedTuple):
@@ -47,7 +47,7 @@ class AskedModel(NamedTuple):
         placement: where it computes.
         uses: what is asked of it.
         pooling: how it makes vectors of prompts; None if it generates text.
-        draft: the smaller model that drafts for it; None for none.
+        draft: the smaller model or head that drafts for it; None for none.
     """
 
     config: ModelConfig
@@ -71,6 +71,9 @@ class AskedModel(NamedTuple):
     def load(self, progress: Progress, loader: Loader) -> LoadedModel:
         """Load its weights; raises as load_model and load_dense do."""
         config, dtype, quantization, cache_dtype, placement, uses, pooling, draft = self
+        if draft is not None and draft.config.draft_head is not None:
+            # What is wrong with it should not be found out when the model has taken its memory.
+            weigh(Path(draft.config.path), draft.declared().plan, draft.dtype, placement.device)
         model = load_model(config, dtype, placement, progress, quantization, loader, uses)
         dense = [] if pooling is None else load_dense(pooling, config, placement.device, loader)
         drafting = None if draft is None else draft.load(progress, loader)
@@ -103,20 +106,27 @@ def ask(asked: WorkerConfig, device: Device, meet: Callable[[], Mesh]) -> AskedM
     if pooling is None:
         _check_speculation(asked, config, placement)
     model = AskedModel(config, dtype, asked.quantization, cache_dtype, placement, uses, pooling)
-    return model._replace(draft=_ask_draft(asked, model))
+    draft = _ask_draft(asked, model)
+    if draft is not None and draft.config.draft_head is not None:
+        uses = uses._replace(tapped_layers=draft.config.draft_head.read_layers)
+    return model._replace(draft=draft, uses=uses)
 
 
 def _ask_draft(asked: WorkerConfig, model: AskedModel) -> AskedModel | None:
-    """Return the draft model that the settings name; dtypes and --quantization are its, too."""
-    path = "" if asked.speculation is None else asked.speculation.model
-    if not path or model.pooling is not None:
+    """Return the draft model or head that the settings name; dtypes and --quantization are its, too."""
+    speculation = asked.speculation
+    if speculation is None or not speculation.model or model.pooling is not None:
         return None
-    device, _backend, mesh = model.placement
+    device, backend, mesh = model.placement
     if mesh.group is not None and mesh.group.rank:
         # Rank 0 drafts, and holds all of the draft model.
         return None
-    config = read_draft_config(path, model.config)
-    dtype = resolve_dtype(asked.dtype, config, device)
+    config = read_draft_config(speculation.model, model.config, speculation.model_method)
+    is_head = config.draft_head is not None
+    if is_head and not isinstance(backend, CpuAttention):
+        raise ConfigError(f"--speculate: the method {speculation.model_method} works on a CPU only")
+    # A head computes with what the model has computed.
+    dtype = model.dtype if is_head else resolve_dtype(asked.dtype, config, device)
     check_quantization(asked.quantization, dtype, device)
     cache_dtype = resolve_cache_dtype(asked.kv_cache_dtype, config, dtype, device)
     # A backend of its own, as those of a GPU keep something of their model.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 import torch
 
@@ -14,10 +14,12 @@ from splitserve.worker.layers.classifier_head import ClassifierHead
 from splitserve.worker.layers.context import LayerContext
 from splitserve.worker.layers.embedding import OutputHead, output_head, token_embedding
 from splitserve.worker.layers.norm import residual_norm
+from splitserve.worker.layers.parameter import PackedParameter
 from splitserve.worker.layers.rotary import RotaryEmbedding
 from splitserve.worker.layers.stage_boundary import StageBoundary
 from splitserve.worker.models.base import Model
 from splitserve.worker.models.decoder_layer import DecoderLayer, Midway, ParallelLayer
+from splitserve.worker.models.draft_heads.hidden_taps import HiddenTaps
 
 # Checkpoints of the bare model omit it.
 PREFIX = "model."
@@ -66,6 +68,18 @@ class Decoder:
                 self._head = output_head(ctx, config, EMBEDDING, self._embedding)
         self.num_params = ctx.plan.num_params
         self.workspace = ctx.workspace
+        self._ops = ctx.ops
+        self.taps: HiddenTaps | None = None
+
+    @property
+    def embedding_weight(self) -> PackedParameter:
+        """The rows of the token embedding, of a model in one piece."""
+        assert self._embedding is not None
+        return self._embedding.weight
+
+    def tap(self, layers: Sequence[int]) -> None:
+        """Hand out hidden states in front of these layers from now on; see HiddenTaps."""
+        self.taps = HiddenTaps(self._ops, self.workspace, layers)
 
     def forward(
         self,
@@ -82,15 +96,25 @@ class Decoder:
             residual = self._embedding(token_ids)
         else:
             residual, delta = self._boundary.take_over(len(token_ids))
-        groups = meta.of_groups()
-        for layer, kv_cache in zip(self._layers, kv_caches, strict=True):
+        groups, taps = meta.of_groups(), self.taps
+        # What is handed out at the end is that of all tokens.
+        ending = outputs if taps is not None and self.num_layers in taps.layers else None
+        if ending is not None or not self._boundary.is_last:
+            outputs = None
+        for i, (layer, kv_cache) in enumerate(zip(self._layers, kv_caches, strict=True)):
+            if taps is not None:
+                taps.take(i, residual, delta)
             midway = layer.attend(delta, residual, groups[kv_cache.group], kv_cache)
-            if layer is self._layers[-1] and outputs is not None and self._boundary.is_last:
+            if layer is self._layers[-1] and outputs is not None:
                 midway = Midway(*(part[outputs] for part in midway))
                 if self.adapters is not None:
                     self.adapters.narrow(outputs)
             residual, delta = midway.residual, layer.finish(midway)
         assert delta is not None
+        if taps is not None:
+            taps.take(self.num_layers, residual, delta)
+            if ending is not None:
+                residual, delta = residual[ending], delta[ending]
         if self._boundary.is_last:
             return self._norm.add(delta, residual)
         self._boundary.hand_on(residual, delta)

@@ -33,7 +33,7 @@ class LoadedModel(NamedTuple):
         placement: where it computes.
         pooling: how it makes vectors of prompts; None if it generates text.
         dense: layers behind the pooling.
-        draft: the smaller model that drafts for it; None for none.
+        draft: the smaller model or head that drafts for it; None for none.
     """
 
     config: ModelConfig

@@ -23,6 +23,7 @@ from splitserve.worker.layers.embedding import HEAD
 from splitserve.worker.layers.weight_plan import WeightPlan
 from splitserve.worker.models import decoder, encoder, gpt2, transformers_backend
 from splitserve.worker.models.base import Model
+from splitserve.worker.models.draft_heads import eagle3
 from splitserve.worker.models.placement import Placement
 from splitserve.worker.ops.quantization import FORMS
 from splitserve.worker.parallel.shares import check_shares, check_stages
@@ -41,12 +42,14 @@ class ModelUses(NamedTuple):
         makes_text: its tokens are sampled.
         num_adapters: adapters in memory at once that may change it; 0 for none.
         max_rank: of an adapter.
+        tapped_layers: of a decoder, in front of which hidden states are handed out, see HiddenTaps.
     """
 
     has_head: bool = True
     makes_text: bool = True
     num_adapters: int = 0
     max_rank: int = 0
+    tapped_layers: tuple[int, ...] = ()
 
     @property
     def adapter_limits(self) -> AdapterLimits:
@@ -90,6 +93,7 @@ FAMILIES = {
     ),
     # Their names differ, see EncoderTraits.
     "encoder": Family(encoder.build, "", ""),
+    "eagle3": Family(eagle3.build, "", ""),
 }
 """By ModelConfig.family; the architectures are listed in engine_core/checkpoint/config/architectures.py."""
 
@@ -211,6 +215,8 @@ def declare_model(
     if config.encoder is not None:
         # A layer for training, which only some heads for labels read.
         ignored += [f"{start}pooler.dense.{part}" for start in ("", prefix) for part in ("weight", "bias")]
+    if config.draft_head is not None:
+        ignored += eagle3.IGNORED
     if config.num_prediction_layers:
         ignored += _prediction_layers(config, prefix)
     workspace = Workspace(dtype, device.torch_device)
@@ -235,4 +241,7 @@ def declare_model(
     model = family.build(LayerContext(plan, workspace, backend, device.ops, *mesh, adapters), config)
     if not holds_all_tensors:
         model.num_params = whole.num_params
+    if uses.tapped_layers:
+        assert isinstance(model, decoder.Decoder), "heads draft for decoders only"
+        model.tap(uses.tapped_layers)
     return DeclaredModel(model, plan, adapters)

@@ -13,6 +13,7 @@ from splitserve.engine_core.ipc.worker_messages import ModelRunnerOutput, RowErr
 from splitserve.worker.batch.agreement import Chosen
 from splitserve.worker.batch.input_batch import InputBatch
 from splitserve.worker.batch.step_graphs import Drawing, Drawn, StepGraph
+from splitserve.worker.batch.step_inputs import NO_ROWS
 from splitserve.worker.ops.columns import Int32
 from splitserve.worker.sampling.sampler import Sampled, Sampler, split_errors
 
@@ -39,6 +40,12 @@ class StepResult:
         self.num_drafts.append(sampled.num_drafts)
         self.logprobs += sampled.logprobs
         self.errors += sampled.errors
+
+    def add_ended(self, rows: Int32) -> None:
+        """Add rows that had ended by their drafts before the step, and get nothing."""
+        if len(rows):
+            none = np.zeros(len(rows), np.int32)
+            self.add(Sampled(rows, NO_ROWS, [], [], none, none))
 
     def fail_rows(self, batch: InputBatch) -> None:
         """Let the rows that have an error compute nothing more."""

@@ -48,6 +48,11 @@ class Accounts:
         # Says in the sheet how much the drafter may append.
         self.allow = recording.replay
 
+    @property
+    def pauses(self) -> Int32:
+        """For how many steps each row pauses yet, int32 [max_num_seqs]."""
+        return self._columns.pause
+
     def enter(self, row: int, num_rows: int, price: float) -> None:
         """Open the account of a row that enters.
 

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Protocol
 
-from splitserve.engine_core.ipc.worker_messages import NewRow
+from splitserve.engine_core.ipc.worker_messages import NewRow, SchedulerOutput
+from splitserve.worker.batch.step_inputs import StepInputs
+from splitserve.worker.kv_cache.host_blocks import HostBlocks
+from splitserve.worker.ops.columns import Int32
 from splitserve.worker.speculation.draft_sheet import DraftSheet
 
 
@@ -27,3 +31,28 @@ class Drafter(Protocol):
         They stand behind the row's tokens and the drafts of those who drafted before: batch.tokens[row] up to
         batch.num_tokens[row] + sheet.columns.num_drafts[row]. Called only if some row is allowed any.
         """
+
+
+class ModelDrafter(Drafter, Protocol):
+    """A drafter with a KV cache of its own, of blocks as the batch numbers them.
+
+    Attributes:
+        host_blocks: moves blocks of its cache.
+        is_at_speed: whether what it did in the last step took as long as that will from now on.
+    """
+
+    host_blocks: HostBlocks
+    is_at_speed: bool
+
+    def follow(self, step: SchedulerOutput) -> None:
+        """Take in the moves and blocks of a step, as the batch has; every step must be seen here."""
+
+    def read_ahead(self, pauses: Int32) -> float:
+        """Read what is there for this step only, once all have drafted; returns the seconds it took.
+
+        Args:
+            pauses: int32 [max_num_seqs], for how many steps each row will not be drafted for.
+        """
+
+    def took(self, inputs: Callable[[], StepInputs]) -> None:
+        """Take note of what the model computes in this step; `inputs` is right until the next one runs."""

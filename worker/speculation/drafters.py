@@ -6,9 +6,8 @@ from splitserve.engine_core.settings.speculation import Speculation
 from splitserve.worker.batch.input_batch import InputBatch
 from splitserve.worker.grammar.row_grammars import RowGrammars
 from splitserve.worker.ops.drafts.ngrams import NgramLengths
-from splitserve.worker.speculation.draft_model.draft_model import DraftModel
 from splitserve.worker.speculation.draft_sheet import DraftSheet
-from splitserve.worker.speculation.drafter import Drafter
+from splitserve.worker.speculation.drafter import Drafter, ModelDrafter
 from splitserve.worker.speculation.grammar_drafter import GrammarDrafter
 from splitserve.worker.speculation.ngram_drafter import NgramDrafter
 from splitserve.worker.speculation.prediction_drafter import PredictionDrafter
@@ -20,7 +19,7 @@ def make_speculator(
     grammars: RowGrammars,
     speculation: Speculation | None,
     max_logits_rows: int,
-    draft_model: DraftModel | None = None,
+    draft_model: ModelDrafter | None = None,
 ) -> Speculator:
     """Return what drafts for the rows of a batch.
 
@@ -29,7 +28,7 @@ def make_speculator(
         grammars: of the rows.
         speculation: how; None on ranks that are told what rank 0 drafts.
         max_logits_rows: how many rows of logits may exist at once.
-        draft_model: of the batch, if the settings name one.
+        draft_model: of the batch, if the settings name one, or a head.
     """
     sheet = DraftSheet(batch, max_logits_rows)
     if speculation is None:

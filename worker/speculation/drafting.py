@@ -7,13 +7,16 @@ from collections.abc import Callable
 from functools import partial
 from typing import NamedTuple, TypeVar
 
+import torch
+
 from splitserve.engine_core.ipc.codec import unpack_int32
 from splitserve.engine_core.ipc.worker_messages import SchedulerOutput
-from splitserve.worker.batch.step_graphs import DraftedStepGraphs, StepGraphs
+from splitserve.worker.batch.step_graphs import DraftedStepGraphs, StepGraph, StepGraphs
+from splitserve.worker.batch.step_inputs import StepInputs
 from splitserve.worker.grammar.row_grammars import RowGrammars
 from splitserve.worker.ops.columns import Int32
 from splitserve.worker.sampling.step_result import StepRunning, StepToDraw
-from splitserve.worker.speculation.draft_model.draft_model import DraftModel
+from splitserve.worker.speculation.drafter import ModelDrafter
 from splitserve.worker.speculation.shared_drafts import SharedDrafts
 from splitserve.worker.speculation.speculator import Speculator
 
@@ -35,13 +38,30 @@ class Drafting(NamedTuple):
     speculator: Speculator
     grammars: RowGrammars
     graphs: DraftedStepGraphs | None
-    draft_model: DraftModel | None = None
+    draft_model: ModelDrafter | None = None
     plain_graphs: StepGraphs | None = None
     shared: SharedDrafts | None = None
 
     def can_follow(self, step: SchedulerOutput) -> bool:
         """Whether a step needs nothing of the tokens of a step in flight: drafts come behind these."""
         return step.max_drafts == 0 and not self.speculator.may_end(step)
+
+    def forward(self, inputs: StepInputs) -> torch.Tensor | None:
+        """Run a step with drafts from a graph, see DraftedStepGraphs.forward; None if there is none."""
+        hidden = None if self.graphs is None else self.graphs.forward(inputs)
+        if hidden is not None:
+            self.took(inputs)
+        return hidden
+
+    def took(self, inputs: StepInputs) -> None:
+        """Let whoever drafts from what the model computes take note of a pass, before anything is sampled."""
+        if self.draft_model is not None:
+            self.draft_model.took(lambda: inputs)
+
+    def took_graph(self, graph: StepGraph) -> None:
+        """The same of one from a graph without drafts."""
+        if self.draft_model is not None:
+            self.draft_model.took(graph.inputs)
 
     def run(
         self,
@@ -60,6 +80,9 @@ class Drafting(NamedTuple):
         if self.draft_model is not None:
             self.draft_model.follow(step)
         num_drafts = self.speculator.draft(step)
+        if self.draft_model is not None:
+            # No step without drafts would do it.
+            started += self.draft_model.read_ahead(self.speculator.pauses(self.draft_model.method))
         if num_drafts is not None and not self.grammars.admit(unpack_int32(step.rows), num_drafts):
             num_drafts = None
         if self.shared is not None:

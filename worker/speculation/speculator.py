@@ -73,6 +73,10 @@ class Speculator:
                 turn.ends[:] = sheet.columns.num_drafts
         return sheet.columns.num_drafts if sheet.num_drafts or sheet.num_ended else None
 
+    def pauses(self, method: str) -> Int32:
+        """Return for how many steps rows will not be drafted for by a method, int32 [max_num_seqs]."""
+        return next(turn.accounts.pauses for turn in self._turns if turn.drafter.method == method)
+
     def learn(self, rows: Int32, num_drafts: Int32, num_counted: Int32) -> list[DraftCounts]:
         """Take note of what came of a step's drafts; returns who had drafted and what counted.
 

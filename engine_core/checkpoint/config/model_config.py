@@ -101,14 +101,38 @@ class LatentConfig(msgspec.Struct, frozen=True, kw_only=True):
         return self.plain_dim + self.rotary_dim
 
 
+class DraftHead(msgspec.Struct, frozen=True, kw_only=True):
+    """What makes a layer a head that drafts: it reads what a model has computed of the tokens before.
+
+    Attributes:
+        layer: name of its decoder layer in the checkpoint.
+        read_layers: of the model, in front of which the residual stream is read; one more than the last: at
+            the end.
+        read_size: width of that stream.
+        token_ids: the model's ids of the tokens that the head knows, in its order; () for all.
+        has_own_embedding, has_own_head: otherwise those of the model serve.
+        has_fc_bias: of the layer that what is read goes through first.
+        goes_on_with_norm: the residual stream begins with the norm of what is read.
+    """
+
+    layer: str
+    read_layers: tuple[int, ...]
+    read_size: int
+    token_ids: tuple[int, ...] = ()
+    has_own_embedding: bool = False
+    has_own_head: bool = False
+    has_fc_bias: bool = False
+    goes_on_with_norm: bool = False
+
+
 class ModelConfig(msgspec.Struct, frozen=True, kw_only=True):
     """A decoder or an encoder; the worker builds its layers from this alone.
 
     Attributes:
         path: checkpoint directory.
         architecture: e.g. "LlamaForCausalLM".
-        family: which stack of layers the worker builds, a key of its FAMILIES: "decoder", "gpt2" or
-            "encoder".
+        family: which stack of layers the worker builds, a key of its FAMILIES: "decoder", "gpt2", "encoder"
+            or "eagle3".
         dtype: of the checkpoint, "float32", "bfloat16" or "float16"; "" if it is not named and there are no
             weights.
         vocab_size: rows of the embedding.
@@ -129,6 +153,7 @@ class ModelConfig(msgspec.Struct, frozen=True, kw_only=True):
         traits: what else distinguishes the layers of the shared decoder.
         encoder: what distinguishes those of an encoder, whose tokens see those behind them; None for a
             decoder.
+        draft_head: what makes it a head that drafts for another model; None if it is a model.
         classifier: a head that gives labels numbers, in the place of one for text; None if it has none.
         num_prediction_layers: layers behind the last one that a checkpoint may hold, which predict tokens
             farther ahead and are not used.
@@ -160,6 +185,7 @@ class ModelConfig(msgspec.Struct, frozen=True, kw_only=True):
     experts: ExpertConfig | None = None
     traits: DecoderTraits = DecoderTraits()
     encoder: EncoderTraits | None = None
+    draft_head: DraftHead | None = None
     classifier: Classifier | None = None
     num_prediction_layers: int = 0
     quantization: Quantization | None = None

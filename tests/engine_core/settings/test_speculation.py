@@ -43,8 +43,8 @@ def test_both_flags_say_how_tokens_are_drafted(
         ("[]", "must be a JSON object"),
         ("{}", "must name a method"),
         (
-            '{"method": "eagle3"}',
-            "method must be one of ngram, grammar, prediction, draft_model, got 'eagle3'",
+            '{"method": "eagle"}',
+            "method must be one of ngram, grammar, prediction, draft_model, eagle3, got 'eagle'",
         ),
         ('{"method": ["ngram", "ngram"]}', "method names one of ngram, ngram twice"),
         ('{"method": []}', "must name a method"),
@@ -88,10 +88,24 @@ def test_a_draft_model_is_named_by_a_flag_or_in_the_object(speculate: str, text:
 
 
 @pytest.mark.parametrize(
+    ("speculate", "text"),
+    [("eagle", ""), ("none", '{"method": "eagle3"}'), ("eagle", '{"num_speculative_tokens": 4}')],
+)
+def test_a_head_is_named_likewise(speculate: str, text: str) -> None:
+    speculation = parse_speculation(speculate, text, "org/head")
+    assert speculation is not None
+    assert (speculation.methods, speculation.model) == (("eagle3",), "org/head")
+    assert speculation.model_method == "eagle3"
+
+
+@pytest.mark.parametrize(
     ("speculate", "text", "model", "problem"),
     [
         ("draft", "", "", "the method draft_model needs a model, such as --speculative-model DIR"),
-        ("ngram", "", "a", "--speculative-model names the model of the method draft_model, not of ngram"),
+        ("ngram", "", "a", "names the model of the method draft_model or eagle3, not of ngram"),
+        ("eagle", "", "", "the method eagle3 needs a model, such as --speculative-model DIR"),
+        ("eagle", '{"prompt_lookup_max": 3}', "a", "a field of the method ngram, not of eagle3"),
+        ("none", '{"method": ["eagle3", "draft_model"]}', "a", "names eagle3 and draft_model, of which one"),
         ("none", '{"method": "ngram", "model": "a"}', "", "not of ngram"),
         (
             "none",
@@ -114,6 +128,14 @@ def test_pipeline_stages_are_refused() -> None:
     with pytest.raises(ConfigError, match="--speculate works without --pipeline-parallel-size only"):
         EngineConfig(listen="ipc:///tmp/s/e", speculate="ngram", pipeline_parallel_size=2).validate()
     EngineConfig(listen="ipc:///tmp/s/e", speculate="ngram", tensor_parallel_size=2).validate()
+
+
+@pytest.mark.parametrize("speculate", ["eagle"])
+def test_heads_have_one_worker(speculate: str) -> None:
+    with pytest.raises(ConfigError, match="works with one worker only"):
+        EngineConfig(
+            listen="ipc:///tmp/s/e", speculate=speculate, speculative_model="/head", tensor_parallel_size=2
+        ).validate()
 
 
 @pytest.mark.parametrize("flag", ["--lora", "--lora-dir"])

@@ -6,6 +6,9 @@ nothing here. So each row counts its first tokens that the draft model has compu
 known whether all of it is, for rows that find the block in the prefix cache, or get it back from the CPU
 offload tier.
 
+A head needs what the model computed of each token, which is there for one step only. A row that it did not
+read for a while is read from the beginning of a block on, as if its text began there.
+
 What is said here may be too little, and is then computed again. If it were ever too much, drafts would be
 worse, and no token would change.
 """
@@ -19,6 +22,9 @@ from splitserve.engine_core.ipc.worker_messages import NewRow, SchedulerOutput
 from splitserve.worker.batch.input_batch import InputBatch
 from splitserve.worker.ops.columns import Index, Int32
 
+# More blocks than a row has.
+_NEVER = 2**30
+
 
 class DraftCoverage:
     """Follows what becomes of blocks and rows; used by the worker's thread.
@@ -28,6 +34,9 @@ class DraftCoverage:
     Args:
         batch: owns the rows.
         num_host_blocks: blocks of the CPU offload tier.
+
+    Attributes:
+        begins: int32 [max_num_seqs], by row: of its text before, nothing is in the cache.
     """
 
     def __init__(self, batch: InputBatch, num_host_blocks: int) -> None:
@@ -38,6 +47,7 @@ class DraftCoverage:
         # By row: its first tokens that are computed, and its first blocks of which is_computed says so.
         self._num_computed = np.zeros(limits.max_num_seqs, np.int32)
         self._num_noted = np.zeros(limits.max_num_seqs, np.int32)
+        self.begins = np.zeros(limits.max_num_seqs, np.int32)
         # Rows that have read something in the step followed last.
         self._unsettled: Index = np.zeros(0, np.intp)
 
@@ -61,13 +71,19 @@ class DraftCoverage:
         num_full = num_cached if is_computed.all() else int(is_computed.argmin())
         self._num_noted[new.row] = num_full
         self._num_computed[new.row] = num_full * self._block_size
+        self.begins[new.row] = 0
+
+    def begin_at(self, rows: Index, begins: Int32) -> None:
+        """Let rows begin anew at the beginning of a block; others find nothing of theirs in the cache."""
+        self.begins[rows] = self._num_computed[rows] = begins
+        self._num_noted[rows] = _NEVER
 
     def of(self, rows: Index) -> Int32:
         """Return how many of its first tokens each of `rows` [R] has computed, fewer than it knows."""
         return self._num_computed[rows]
 
     def read(self, rows: Index, ends: Int32, num_drafts: Int32) -> None:
-        """Take note that tokens of rows are computed in the step that was followed last; once in a step.
+        """Take note that tokens of rows are computed in the step that was followed last; once for each.
 
         Args:
             rows: [R].
@@ -75,7 +91,7 @@ class DraftCoverage:
             num_drafts: int32 [R], drafts behind them.
         """
         self._num_computed[rows] = ends + num_drafts
-        self._unsettled = rows
+        self._unsettled = np.concatenate((self._unsettled, rows))
 
     def _settle(self, new_rows: list[int]) -> None:
         """Forget what was drafted in the last step and is not what the model sampled.

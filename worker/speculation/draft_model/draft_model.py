@@ -11,6 +11,8 @@ them, then one over the last draft of each row that wants another.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
 import numpy.typing as npt
 import torch
@@ -18,24 +20,23 @@ import torch
 from splitserve.engine_core.ipc.codec import unpack_int32
 from splitserve.engine_core.ipc.worker_messages import NewRow, SchedulerOutput
 from splitserve.worker.batch.sampling_state import Feature
+from splitserve.worker.batch.step_inputs import StepInputs
 from splitserve.worker.kv_cache.host_blocks import HostBlocks
 from splitserve.worker.ops.columns import Index, Int32
 from splitserve.worker.sampling.sampler import Sampler
 from splitserve.worker.speculation.draft_model.coverage import DraftCoverage
 from splitserve.worker.speculation.draft_model.passes import MAX_SMALL, DraftPasses, Span
+from splitserve.worker.speculation.draft_model.plain_steps import PlainSteps
 from splitserve.worker.speculation.draft_sheet import DraftSheet
 
 ONE = np.int32(1)
 # Tokens that are read before the first draft of a step. A row with a long prompt takes several steps to be
 # read, so as not to hold up the others: they are the first in line.
 MAX_READ_TOKENS = 256
-# A draft model could draft in every step, and then nobody would know what a step takes without drafts. So the
-# first steps of each number of rows go without, and one in so many afterwards.
-FIRST_PLAIN_STEPS, PLAIN_STEP_EVERY = 4, 64
 
 
 class DraftModel:
-    """A Drafter that asks a small model.
+    """A ModelDrafter that asks a small model.
 
     Attributes:
         host_blocks: moves blocks of its cache.
@@ -63,12 +64,11 @@ class DraftModel:
         self._coverage = DraftCoverage(sampler.batch, host_blocks.num_host_blocks)
         self._max_model_len = max_model_len
         self._max_tokens = min(MAX_READ_TOKENS, sampler.batch.limits.max_num_batched_tokens)
-        # By rows of a step.
-        self._num_calls = np.zeros(sampler.batch.limits.max_num_seqs + 1, np.int64)
+        self._plain_steps = PlainSteps(sampler.batch.limits.max_num_seqs)
         self.is_at_speed = True
 
     def follow(self, step: SchedulerOutput) -> None:
-        """Take in the moves and blocks of a step, as the batch has; every step must be seen here."""
+        """See ModelDrafter."""
         self.is_at_speed = True
         if step.moves_from:
             for arrival in self.host_blocks.move(unpack_int32(step.moves_from), unpack_int32(step.moves_to)):
@@ -79,9 +79,16 @@ class DraftModel:
         """See Drafter."""
         self._coverage.enter(new)
 
+    def read_ahead(self, pauses: Int32) -> float:
+        """Nothing is lost if it is read later."""
+        return 0.0
+
+    def took(self, inputs: Callable[[], StepInputs]) -> None:
+        """It reads tokens, and nothing that the model computes of them."""
+
     def draft(self, sheet: DraftSheet) -> None:
         """See Drafter; rows of which there is more to read than fits draft nothing."""
-        if self._leaves_out(sheet.num_rows):
+        if self._plain_steps.is_one(sheet.num_rows):
             return
         batch, columns = self._batch, sheet.columns
         rows = sheet.allowed_rows()
@@ -99,12 +106,6 @@ class DraftModel:
         num_drafts = self._read(span, np.where(span.starts + span.counts == ends, most, 0))
         for row, end, count in zip(span.rows.tolist(), ends.tolist(), num_drafts.tolist(), strict=True):
             sheet.append(row, batch.tokens[row, end : end + count])
-
-    def _leaves_out(self, num_rows: int) -> bool:
-        """Whether the step is one of those that go without drafts."""
-        num_calls = self._num_calls.item(num_rows)
-        self._num_calls[num_rows] += 1
-        return num_calls < FIRST_PLAIN_STEPS or num_calls % PLAIN_STEP_EVERY == 0
 
     def _to_read(self, rows: Int32, ends: Int32) -> Span:
         """Return what was not read up to `ends`, as far as it fits, rows with the fewest tokens first."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 
 from splitserve.engine_core.errors import ConfigError
+from splitserve.worker.batch.input_batch import InputBatch
 from splitserve.worker.graphs.making import make_drafted_graphs, make_graphs
 from splitserve.worker.kv_cache.arriving_caches import ArrivingCaches
 from splitserve.worker.kv_cache.host_blocks import HostBlocks
@@ -29,17 +30,22 @@ def make_draft_model(
     Raises:
         ConfigError: there is no memory for the cache.
     """
-    device, backend, _mesh = draft.placement
     batch = sampler.batch
+    caches, host_blocks = make_cache(draft, batch, num_host_blocks)
+    plain = make_graphs(draft, caches, batch, batch.limits.max_num_seqs) if records else None
+    passes = DraftPasses(draft, caches, batch, make_drafted_graphs(plain, draft, caches, batch))
+    return DraftModel(passes, sampler, host_blocks, draft.config.max_model_len)
+
+
+def make_cache(
+    draft: LoadedModel, batch: InputBatch, num_host_blocks: int
+) -> tuple[ArrivingCaches, HostBlocks]:
+    """Return a KV cache of as many blocks as the batch's, and what moves them; raises as make_draft_model."""
+    device, backend, _mesh = draft.placement
     shape = draft.block_shape(batch.limits.block_size)
     try:
         pool: torch.Tensor = backend.allocate(shape, batch.limits.num_blocks)
     except (OSError, MemoryError, RuntimeError) as error:
         blocks = batch.limits.num_blocks
         raise ConfigError(f"no memory for the draft model's KV cache of {blocks} blocks: {error}") from None
-    caches = ArrivingCaches(layer_caches(pool))
-    plain = make_graphs(draft, caches, batch, batch.limits.max_num_seqs) if records else None
-    graphs = make_drafted_graphs(plain, draft, caches, batch)
-    host_blocks = HostBlocks(device, pool, shape, num_host_blocks)
-    passes = DraftPasses(draft, caches, batch, graphs)
-    return DraftModel(passes, sampler, host_blocks, draft.config.max_model_len)
+    return ArrivingCaches(layer_caches(pool)), HostBlocks(device, pool, shape, num_host_blocks)

@@ -12,7 +12,7 @@ from splitserve.engine_core.ipc.wire import DraftCounts
 from splitserve.engine_core.ipc.worker_messages import SchedulerOutput
 from splitserve.worker.batch.sampling_state import Feature
 from splitserve.worker.ops.columns import Int32
-from splitserve.worker.speculation.draft_model.draft_model import FIRST_PLAIN_STEPS, DraftModel
+from splitserve.worker.speculation.draft_model.draft_model import DraftModel
 from splitserve.worker.speculation.draft_model.passes import Span
 from splitserve.worker.speculation.draft_sheet import DraftSheet
 from splitserve.worker.speculation.drafting import Drafting
@@ -45,7 +45,7 @@ class Always:
     def __init__(self, drafter: DraftModel, fresh: DraftModel) -> None:
         self._drafter, self._fresh = drafter, fresh
         self._batch = drafter._batch
-        drafter._num_calls += FIRST_PLAIN_STEPS
+        drafter._plain_steps.skip_first()
         self._sheet = Sheet(len(self._batch.num_tokens))
         self.seen: Counter[str] = Counter()
         # Of every row that drafted, how many of its tokens had been read before.
@@ -67,6 +67,9 @@ class Always:
             self._draft_afresh(row)
             self.starts.append(int(starts[row]))
         return self._sheet.num_drafts
+
+    def pauses(self, method: str) -> Int32:
+        return np.zeros(len(self._sheet.allowed), np.int32)
 
     def learn(self, rows: Int32, num_drafts: Int32, num_counted: Int32) -> list[DraftCounts]:
         self.seen["drafted"] += int(num_drafts.sum())

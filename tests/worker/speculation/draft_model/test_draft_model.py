@@ -18,6 +18,7 @@ from splitserve.engine_core.ipc.worker_messages import NewRow, SchedulerOutput
 from splitserve.engine_core.sequence_sampling import SequenceSampling
 from splitserve.worker.config import WorkerConfig
 from splitserve.worker.speculation.draft_model.making import make_draft_model
+from splitserve.worker.speculation.draft_model.plain_steps import PlainSteps
 from splitserve.worker.worker import Worker
 from tests.worker.runner.checkpoints import (
     HEAD_DIM,
@@ -154,18 +155,10 @@ def test_a_row_longer_than_the_draft_model_reads_goes_on_without_drafts(tmp_path
     assert loop.engine.stats().num_steps > 40 - 24
 
 
-def test_some_steps_go_without_drafts_so_that_their_time_is_known(
-    loaded: tuple[Worker, WorkerConfig],
-) -> None:
-    worker, _ = loaded
-    worker.load()
-    worker.init_kv_cache(NUM_BLOCKS)
-    assert worker.runner is not None
-    assert worker.runner.drafting is not None
-    drafter = worker.runner.drafting.draft_model
-    assert drafter is not None
-    assert [drafter._leaves_out(1) for _ in range(66)] == [*[True] * 4, *[False] * 60, True, False]
-    assert drafter._leaves_out(2)
+def test_some_steps_go_without_drafts_so_that_their_time_is_known() -> None:
+    plain_steps = PlainSteps(2)
+    assert [plain_steps.is_one(1) for _ in range(66)] == [*[True] * 4, *[False] * 60, True, False]
+    assert plain_steps.is_one(2)
 
 
 def test_the_memory_of_both_is_foretold(loaded: tuple[Worker, WorkerConfig]) -> None:

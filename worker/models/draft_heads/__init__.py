@@ -1,0 +1,1 @@
+"""Layers that draft from the hidden states of a model, and how they get these."""

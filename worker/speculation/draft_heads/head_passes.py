@@ -1,0 +1,117 @@
+"""How is a head run over tokens of the batch's rows? Over pairs of a hidden state and the token behind it."""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+
+from splitserve.worker.batch.input_batch import InputBatch
+from splitserve.worker.batch.step_inputs import StepInputs
+from splitserve.worker.batch.step_layout import StepLayout
+from splitserve.worker.graphs.drafted_graphs import DraftedGraphs
+from splitserve.worker.kv_cache.arriving_caches import ArrivingCaches
+from splitserve.worker.models.draft_heads.eagle3 import Eagle3Head
+from splitserve.worker.models.loaded_model import LoadedModel
+from splitserve.worker.ops.columns import Index, Int32
+from splitserve.worker.speculation.draft_model.passes import Span
+
+ONE = np.int32(1)
+# Pairs of a row in a recorded pass: a token and all drafts behind it.
+MAX_SMALL = 9
+
+
+class HeadPasses:
+    """Runs a head; used by the worker's thread.
+
+    Args:
+        loaded: the head.
+        head: the same, its layer.
+        caches: one, of blocks as the batch numbers them.
+        batch: owns the rows.
+        graphs: recordings of its passes; None runs each eagerly.
+    """
+
+    def __init__(
+        self,
+        loaded: LoadedModel,
+        head: Eagle3Head,
+        caches: ArrivingCaches,
+        batch: InputBatch,
+        graphs: DraftedGraphs | None,
+    ) -> None:
+        self.head = head
+        self._backend = loaded.placement.backend
+        self._caches = caches
+        self._batch = batch
+        self._graphs = graphs
+        self._layout = StepLayout(batch.limits.max_num_seqs, batch.blocks)
+
+    @property
+    def is_at_speed(self) -> bool:
+        """Whether the last pass took as long as passes of its sizes will from now on."""
+        return self._graphs is None or self._graphs.is_at_speed
+
+    @torch.inference_mode()
+    def read(self, span: Span, begins: Int32, places: Index) -> torch.Tensor:
+        """Run over pairs whose hidden states the model has computed in its last pass.
+
+        Args:
+            span: positions of hidden states; the tokens behind them are in the batch.
+            begins: int32 [n], see DraftCoverage.
+            places: of the span's tokens in the model's last pass.
+
+        Returns:
+            What the head makes of the last pair of each row, [n, H]; the next call may overwrite it.
+        """
+        self.head.put(self.head.states(torch.from_numpy(places)))
+        return self._run(span, begins)
+
+    @torch.inference_mode()
+    def go_on(self, span: Span, begins: Int32, hidden: torch.Tensor) -> torch.Tensor:
+        """Run over one pair of each row, made of what the last call returned of them, [n, H]."""
+        self.head.put(hidden)
+        return self._run(span, begins)
+
+    @torch.inference_mode()
+    def logits(self, hidden: torch.Tensor) -> torch.Tensor:
+        """Return fp32 logits [n, V] of the token behind each pair; the next call overwrites them."""
+        logits = self.head.compute_logits(hidden)
+        assert logits is not None, "a head is on one rank"
+        return logits
+
+    def _run(self, span: Span, begins: Int32) -> torch.Tensor:
+        inputs = self._lay_out(span, begins)
+        last = inputs.cu_seqlens[1:] - ONE
+        hidden = None
+        if self._graphs is not None and int(span.counts.max()) <= MAX_SMALL:
+            hidden = self._graphs.forward(inputs)
+        if hidden is None:
+            self._backend.begin_step(inputs.meta)
+            return self.head.forward(inputs.token_ids, inputs.meta, self._caches, torch.from_numpy(last))
+        return hidden if len(hidden) == len(last) else hidden[torch.from_numpy(last)]
+
+    def _lay_out(self, span: Span, begins: Int32) -> StepInputs:
+        index = span.rows.astype(np.intp)
+        tokens = self._layout.mixed(index, span.counts, span.starts)
+        ends = span.starts + span.counts
+        meta = self._layout.attention(index, ends, tokens)
+        if begins.any():
+            meta = meta._replace(
+                block_tables=torch.from_numpy(self._tables(meta.block_tables.numpy(), begins)),
+                seq_lens=torch.from_numpy(ends - begins),
+            )
+        return StepInputs(
+            rows=span.rows,
+            starts=span.starts,
+            token_ids=torch.from_numpy(self._batch.tokens[tokens.rows, tokens.positions + 1]),
+            cu_seqlens=tokens.cu_seqlens,
+            meta=meta,
+            sampling=np.arange(len(index)),
+            errors=[],
+            num_drafts=span.counts - ONE,
+        )
+
+    def _tables(self, tables: Int32, begins: Int32) -> Int32:
+        """Return the tables of rows that begin at a block behind their first one."""
+        columns = (begins // np.int32(self._batch.limits.block_size))[:, None] + np.arange(tables.shape[1])
+        return np.take_along_axis(tables, np.minimum(columns, tables.shape[1] - 1), axis=1)
