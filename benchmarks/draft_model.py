@@ -1,7 +1,7 @@
-"""What does a draft model gain? Processor time per token of a few streams, with and without it, in turns.
+"""What does a draft model or head gain? Processor time per token of streams, with and without, in turns.
 
-    python -m benchmarks.draft_model --draft DIR [--model DIR] [--streams N] [--tokens N] [--drafts K]
-                                     [--turns N] [--temperature T] [--threads N]
+    python -m benchmarks.draft_model --draft DIR [--method eagle3] [--model DIR] [--streams N] [--tokens N]
+                                     [--drafts K] [--turns N] [--temperature T] [--threads N]
 
 Scheduler and worker run in this process; the streams make up conversations as the demo model does. What both
 turns sample is compared. Times are those of this thread, so they count only with --threads 1.
@@ -10,6 +10,7 @@ turns sample is compared. Times are those of this thread, so they count only wit
 from __future__ import annotations
 
 import argparse
+import json
 import statistics
 import time
 from pathlib import Path
@@ -52,6 +53,7 @@ class Server:
     """
 
     def __init__(self, options: argparse.Namespace, draft: str) -> None:
+        asked = {"method": options.method, "num_speculative_tokens": options.drafts}
         config = WorkerConfig(
             model=str(options.model),
             num_threads=options.threads,
@@ -59,7 +61,7 @@ class Server:
             max_num_batched_tokens=512,
             max_model_len=1024,
             speculative_model=draft,
-            speculative_config=f'{{"num_speculative_tokens": {options.drafts}}}' if draft else "",
+            speculative_config=json.dumps(asked) if draft else "",
         )
         self._options = options
         self._executor = InprocExecutor(Worker(config))
@@ -123,6 +125,7 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--draft", type=Path, required=True)
+    parser.add_argument("--method", choices=("draft_model", "eagle3"), default="draft_model")
     parser.add_argument("--model", type=Path, default=DEMO_MODEL)
     parser.add_argument("--streams", type=int, default=1)
     parser.add_argument("--tokens", type=int, default=300)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 
 import torch
-from transformers import LlamaForCausalLM
 
 WARMUP_STEPS = 100
 
@@ -16,10 +15,10 @@ class Optimizer:
     In a trial the loss at step 200 was 0.80, against 0.86 with AdamW alone on a seventh more tokens per step.
     """
 
-    def __init__(self, model: LlamaForCausalLM, learning_rate: float, num_steps: int) -> None:
+    def __init__(self, model: torch.nn.Module, learning_rate: float, num_steps: int) -> None:
         self.learning_rate = learning_rate
         self.num_steps = num_steps
-        inner = {name: p for name, p in model.named_parameters() if p.dim() == 2 and ".layers." in name}
+        inner = {name: p for name, p in model.named_parameters() if p.dim() == 2 and "layer" in name}
         outer = [p for name, p in model.named_parameters() if name not in inner]
         # match_rms_adamw scales Muon's step so that a rate that suits AdamW suits it too.
         muon = torch.optim.Muon(
