@@ -39,11 +39,12 @@ def check_before_start(config: EngineConfig, directory: Path) -> list[str]:
     for path in named_adapters(config.lora).values():
         with Adapter.open(Path(path), config.max_lora_rank):
             pass
-    if config.speculation is not None and config.speculation.model:
-        draft = local_model(config.speculation.model)
+    method = "" if config.speculation is None else config.speculation.model_method
+    if config.speculation is not None and method:
+        draft = local_model(config.speculation.model or str(directory))
         # A hub id is checked once it is downloaded.
         if draft is not None:
-            read_draft_config(str(draft), model, config.speculation.model_method)
+            read_draft_config(str(draft), model, method)
     if config.tokenizer_check:
         check_text_files(directory)
     return _notes(model)

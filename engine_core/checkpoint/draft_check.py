@@ -9,6 +9,7 @@ import msgspec
 from splitserve.engine_core.checkpoint.config.architectures import read_model_config
 from splitserve.engine_core.checkpoint.config.model_config import ModelConfig
 from splitserve.engine_core.checkpoint.draft_heads.eagle3 import read_eagle3
+from splitserve.engine_core.checkpoint.draft_heads.mtp import mtp_config
 from splitserve.engine_core.checkpoint.files import read_file
 from splitserve.engine_core.checkpoint.sentencepiece.tokenizer import make_tokenizer_json
 from splitserve.engine_core.checkpoint.text_files import TOKENIZER
@@ -35,14 +36,16 @@ def read_draft_config(path: str, model: ModelConfig, method: str = "draft_model"
     """Return the config of a model or head that drafts, limited to the context that is served.
 
     Args:
-        path: its directory or GGUF file.
+        path: its directory or GGUF file; "" for mtp.
         model: for which it drafts, limited to the context that is served.
-        method: "draft_model" or "eagle3".
+        method: "draft_model", "eagle3" or "mtp".
 
     Raises:
         ConfigError: it cannot draft for this model; the message names both and says why.
         ModelLoadError: its files cannot be read.
     """
+    if method == "mtp":
+        return mtp_config(model)
     if method == "eagle3":
         head = read_eagle3(path, model)
         _compare_tokens(Path(path), Path(model.path))

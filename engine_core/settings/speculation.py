@@ -9,14 +9,16 @@ from splitserve.engine_core.settings.checks import check_range
 
 MAX_SPECULATIVE_TOKENS = 8
 MAX_LOOKUP_TOKENS = 16
-_DRAFT_MODEL, EAGLE3 = "draft_model", "eagle3"
-METHODS = ("ngram", "grammar", "prediction", _DRAFT_MODEL, EAGLE3)
+_DRAFT_MODEL, _EAGLE3, _MTP = "draft_model", "eagle3", "mtp"
+METHODS = ("ngram", "grammar", "prediction", _DRAFT_MODEL, _EAGLE3, _MTP)
 # What --speculate calls them, if it is shorter.
-WORDS = {_DRAFT_MODEL: "draft", EAGLE3: "eagle"}
+WORDS = {_DRAFT_MODEL: "draft", _EAGLE3: "eagle"}
 # Those that read hidden states of the model.
-HEADS = (EAGLE3,)
+HEADS = (_EAGLE3, _MTP)
 # Those that draft with a checkpoint of their own.
-_WITH_MODEL = (_DRAFT_MODEL, EAGLE3)
+_WITH_MODEL = (_DRAFT_MODEL, _EAGLE3)
+# Those with a KV cache of their own.
+_WITH_CACHE = (*_WITH_MODEL, _MTP)
 CHOICES = tuple(WORDS.get(method, method) for method in METHODS)
 _FLAG, _MODEL_FLAG = "--speculative-config", "--speculative-model"
 _NUM_SPECULATIVE_TOKENS = 4
@@ -42,8 +44,8 @@ class Speculation(msgspec.Struct, frozen=True):
 
     @property
     def model_method(self) -> str:
-        """The method that drafts with `model`; "" if none does."""
-        return next((method for method in self.methods if method in _WITH_MODEL), "")
+        """The method that drafts with layers of its own, in `model` or in the model itself; "" for none."""
+        return next((method for method in self.methods if method in _WITH_CACHE), "")
 
 
 class _Given(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True):
@@ -99,9 +101,10 @@ def without_model(text: str) -> str:
 
 def _check_fields(methods: tuple[str, ...], given: _Given, model: str) -> None:
     """Refuse what the methods need and lack, or have no use for."""
-    needing = [method for method in methods if method in _WITH_MODEL]
-    if len(needing) > 1:
-        raise ConfigError(f"{_FLAG}: method names {' and '.join(needing)}, of which one can have the model")
+    cached = [method for method in methods if method in _WITH_CACHE]
+    if len(cached) > 1:
+        raise ConfigError(f"{_FLAG}: method names {' and '.join(cached)}, of which one can have the cache")
+    needing = [method for method in cached if method in _WITH_MODEL]
     if needing and not model:
         raise ConfigError(f"{_FLAG}: the method {needing[0]} needs a model, such as {_MODEL_FLAG} DIR")
     if not needing and model:
@@ -109,7 +112,7 @@ def _check_fields(methods: tuple[str, ...], given: _Given, model: str) -> None:
         known = " or ".join(_WITH_MODEL)
         raise ConfigError(f"{_MODEL_FLAG} names the model of the method {known}, not of {said}")
     lookup = [name for name in ("prompt_lookup_min", "prompt_lookup_max") if getattr(given, name) is not None]
-    if methods == tuple(needing) and lookup:
+    if methods == tuple(cached) and lookup:
         raise ConfigError(f"{_FLAG}: {lookup[0]} is a field of the method ngram, not of {methods[0]}")
 
 

@@ -16,7 +16,7 @@ class SpeculationSettings(ParallelSettings, frozen=True, kw_only=True):
         str,
         Setting(
             "draft tokens ahead: what followed the last ones before (ngram), a grammar forces (grammar), "
-            "a smaller model says (draft), or a head that reads the model's hidden states (eagle)",
+            "a smaller model says (draft), or a layer that reads the model's hidden states (eagle, mtp)",
             "speculation",
             choices=("none", *CHOICES),
             docs="; no token changes, see [speculation](speculation.md)",

@@ -59,7 +59,7 @@ def test_a_step_lowers_the_loss_and_what_is_written_drafts_for_the_demo_model(tm
     for _ in range(3):
         loss, _agreement = loss_of(head, teacher, rows(), num_rounds=2)
         optimizer.zero_grad()
-        loss.backward()  # type: ignore[no-untyped-call]
+        loss.backward()
         optimizer.step()
         losses.append(loss.item())
     assert losses[2] < losses[0]

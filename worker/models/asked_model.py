@@ -115,7 +115,7 @@ def ask(asked: WorkerConfig, device: Device, meet: Callable[[], Mesh]) -> AskedM
 def _ask_draft(asked: WorkerConfig, model: AskedModel) -> AskedModel | None:
     """Return the draft model or head that the settings name; dtypes and --quantization are its, too."""
     speculation = asked.speculation
-    if speculation is None or not speculation.model or model.pooling is not None:
+    if speculation is None or not speculation.model_method or model.pooling is not None:
         return None
     device, backend, mesh = model.placement
     if mesh.group is not None and mesh.group.rank:

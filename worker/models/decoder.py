@@ -77,6 +77,15 @@ class Decoder:
         assert self._embedding is not None
         return self._embedding.weight
 
+    def final_norm(self, states: torch.Tensor) -> torch.Tensor:
+        """Return the norm of states [n, H] at the end of the last layer, in the norms' shared buffer."""
+        return self._norm(states)
+
+    def tapped(self, places: torch.Tensor) -> torch.Tensor:
+        """Return what is handed out of some tokens of the last pass; see HiddenTaps.states."""
+        assert self.taps is not None, "somebody asked for it"
+        return self.taps.states(places)
+
     def tap(self, layers: Sequence[int]) -> None:
         """Hand out hidden states in front of these layers from now on; see HiddenTaps."""
         self.taps = HiddenTaps(self._ops, self.workspace, layers)

@@ -23,7 +23,7 @@ from splitserve.worker.layers.embedding import HEAD
 from splitserve.worker.layers.weight_plan import WeightPlan
 from splitserve.worker.models import decoder, encoder, gpt2, transformers_backend
 from splitserve.worker.models.base import Model
-from splitserve.worker.models.draft_heads import eagle3
+from splitserve.worker.models.draft_heads import eagle3, mtp
 from splitserve.worker.models.placement import Placement
 from splitserve.worker.ops.quantization import FORMS
 from splitserve.worker.parallel.shares import check_shares, check_stages
@@ -94,6 +94,7 @@ FAMILIES = {
     # Their names differ, see EncoderTraits.
     "encoder": Family(encoder.build, "", ""),
     "eagle3": Family(eagle3.build, "", ""),
+    "mtp": Family(mtp.build, decoder.PREFIX, ""),
 }
 """By ModelConfig.family; the architectures are listed in engine_core/checkpoint/config/architectures.py."""
 
@@ -107,7 +108,7 @@ def _prediction_layers(config: ModelConfig, prefix: str) -> list[str]:
         "prediction_layers_ignored",
         path=config.path,
         layers=list(range(config.num_layers, end)),
-        detail="layers that predict tokens farther ahead are not used",
+        detail="layers that predict tokens farther ahead draft with --speculate mtp, the first of them",
     )
     return [f"{prefix}layers.{i}." for i in range(config.num_layers, end)]
 
@@ -216,7 +217,7 @@ def declare_model(
         # A layer for training, which only some heads for labels read.
         ignored += [f"{start}pooler.dense.{part}" for start in ("", prefix) for part in ("weight", "bias")]
     if config.draft_head is not None:
-        ignored += eagle3.IGNORED
+        ignored += (mtp if config.family == "mtp" else eagle3).IGNORED
     if config.num_prediction_layers:
         ignored += _prediction_layers(config, prefix)
     workspace = Workspace(dtype, device.torch_device)

@@ -131,8 +131,8 @@ class ModelConfig(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         path: checkpoint directory.
         architecture: e.g. "LlamaForCausalLM".
-        family: which stack of layers the worker builds, a key of its FAMILIES: "decoder", "gpt2", "encoder"
-            or "eagle3".
+        family: which stack of layers the worker builds, a key of its FAMILIES: "decoder", "gpt2", "encoder",
+            "eagle3" or "mtp".
         dtype: of the checkpoint, "float32", "bfloat16" or "float16"; "" if it is not named and there are no
             weights.
         vocab_size: rows of the embedding.

@@ -44,7 +44,7 @@ def test_both_flags_say_how_tokens_are_drafted(
         ("{}", "must name a method"),
         (
             '{"method": "eagle"}',
-            "method must be one of ngram, grammar, prediction, draft_model, eagle3, got 'eagle'",
+            "method must be one of ngram, grammar, prediction, draft_model, eagle3, mtp, got 'eagle'",
         ),
         ('{"method": ["ngram", "ngram"]}', "method names one of ngram, ngram twice"),
         ('{"method": []}', "must name a method"),
@@ -98,6 +98,12 @@ def test_a_head_is_named_likewise(speculate: str, text: str) -> None:
     assert speculation.model_method == "eagle3"
 
 
+def test_a_layer_of_the_model_itself_needs_no_other() -> None:
+    speculation = parse_speculation("mtp", '{"num_speculative_tokens": 1}')
+    assert speculation is not None
+    assert (speculation.methods, speculation.model, speculation.model_method) == (("mtp",), "", "mtp")
+
+
 @pytest.mark.parametrize(
     ("speculate", "text", "model", "problem"),
     [
@@ -106,6 +112,9 @@ def test_a_head_is_named_likewise(speculate: str, text: str) -> None:
         ("eagle", "", "", "the method eagle3 needs a model, such as --speculative-model DIR"),
         ("eagle", '{"prompt_lookup_max": 3}', "a", "a field of the method ngram, not of eagle3"),
         ("none", '{"method": ["eagle3", "draft_model"]}', "a", "names eagle3 and draft_model, of which one"),
+        ("mtp", "", "a", "names the model of the method draft_model or eagle3, not of mtp"),
+        ("mtp", '{"prompt_lookup_max": 3}', "", "a field of the method ngram, not of mtp"),
+        ("none", '{"method": ["mtp", "eagle3"]}', "a", "names mtp and eagle3, of which one"),
         ("none", '{"method": "ngram", "model": "a"}', "", "not of ngram"),
         (
             "none",
@@ -130,11 +139,11 @@ def test_pipeline_stages_are_refused() -> None:
     EngineConfig(listen="ipc:///tmp/s/e", speculate="ngram", tensor_parallel_size=2).validate()
 
 
-@pytest.mark.parametrize("speculate", ["eagle"])
-def test_heads_have_one_worker(speculate: str) -> None:
+@pytest.mark.parametrize(("speculate", "model"), [("eagle", "/head"), ("mtp", "")])
+def test_heads_have_one_worker(speculate: str, model: str) -> None:
     with pytest.raises(ConfigError, match="works with one worker only"):
         EngineConfig(
-            listen="ipc:///tmp/s/e", speculate=speculate, speculative_model="/head", tensor_parallel_size=2
+            listen="ipc:///tmp/s/e", speculate=speculate, speculative_model=model, tensor_parallel_size=2
         ).validate()
 
 

@@ -12,7 +12,6 @@ from collections.abc import Iterable
 import torch
 
 from splitserve.engine_core.checkpoint.config.model_config import ModelConfig
-from splitserve.engine_core.errors import ConfigError
 from splitserve.worker.attention.base import Scores
 from splitserve.worker.attention.metadata import AttentionMetadata
 from splitserve.worker.kv_cache.layout import KVCache
@@ -37,7 +36,7 @@ def build(ctx: LayerContext, config: ModelConfig) -> Model:
 
 
 class Eagle3Head:
-    """See the module; a Model of one layer that reads features beside its tokens, see put().
+    """See the module; a HeadModel.
 
     Args:
         config: its draft_head is not None.
@@ -80,23 +79,16 @@ class Eagle3Head:
         self._model: Decoder | None = None
 
     def serve(self, model: Model) -> None:
-        """Draft for a model, whose embedding and output head serve where this has none.
-
-        Raises:
-            ConfigError: it does not hand out hidden states.
-        """
-        if not isinstance(model, Decoder) or model.taps is None:
-            raise ConfigError("EAGLE-3 heads draft for decoders with rotary positions only")
+        """See HeadModel."""
+        assert isinstance(model, Decoder), "read_eagle3 refuses others"
         self._model = model
 
     def states(self, places: torch.Tensor) -> torch.Tensor:
-        """Return the features [n, H] of tokens of the model's last pass, given their places int64 [n]."""
-        assert self._model is not None
-        assert self._model.taps is not None
-        return self._fuse(self._model.taps.states(places))
+        """See HeadModel."""
+        return self._fuse(self._served.tapped(places))
 
     def put(self, features: torch.Tensor) -> None:
-        """Have features [T, H] for the tokens of the next pass; they may be what the last one returned."""
+        """See HeadModel."""
         self._features(len(features)).copy_(features)
 
     def forward(
@@ -128,8 +120,7 @@ class Eagle3Head:
         """Return fp32 logits [S, V] of what forward() returned; -inf for tokens that it does not know."""
         normed = self._norm(hidden)
         if self._head is None:
-            assert self._model is not None
-            return self._model.compute_logits(normed)
+            return self._served.compute_logits(normed)
         count = len(hidden)
         logits = self.workspace.take("logits", count, self._head.shape[0], torch.float32)
         self._ops.linear(logits, normed, self._head.weight)
@@ -142,8 +133,12 @@ class Eagle3Head:
     def _table(self) -> PackedParameter:
         if self._embedding is not None:
             return self._embedding
+        return self._served.embedding_weight
+
+    @property
+    def _served(self) -> Decoder:
         assert self._model is not None
-        return self._model.embedding_weight
+        return self._model
 
     def _features(self, count: int) -> torch.Tensor:
         return self.workspace.take("features", count, self._size)

@@ -10,7 +10,7 @@ from splitserve.worker.batch.step_inputs import StepInputs
 from splitserve.worker.batch.step_layout import StepLayout
 from splitserve.worker.graphs.drafted_graphs import DraftedGraphs
 from splitserve.worker.kv_cache.arriving_caches import ArrivingCaches
-from splitserve.worker.models.draft_heads.eagle3 import Eagle3Head
+from splitserve.worker.models.draft_heads.base import HeadModel
 from splitserve.worker.models.loaded_model import LoadedModel
 from splitserve.worker.ops.columns import Index, Int32
 from splitserve.worker.speculation.draft_model.passes import Span
@@ -34,7 +34,7 @@ class HeadPasses:
     def __init__(
         self,
         loaded: LoadedModel,
-        head: Eagle3Head,
+        head: HeadModel,
         caches: ArrivingCaches,
         batch: InputBatch,
         graphs: DraftedGraphs | None,
@@ -87,7 +87,9 @@ class HeadPasses:
             hidden = self._graphs.forward(inputs)
         if hidden is None:
             self._backend.begin_step(inputs.meta)
-            return self.head.forward(inputs.token_ids, inputs.meta, self._caches, torch.from_numpy(last))
+            hidden = self.head.forward(inputs.token_ids, inputs.meta, self._caches, torch.from_numpy(last))
+            assert hidden is not None, "a head is on one rank"
+            return hidden
         return hidden if len(hidden) == len(last) else hidden[torch.from_numpy(last)]
 
     def _lay_out(self, span: Span, begins: Int32) -> StepInputs:

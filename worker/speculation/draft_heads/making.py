@@ -5,6 +5,7 @@ from __future__ import annotations
 from splitserve.worker.graphs.drafted_graphs import DraftedGraphs
 from splitserve.worker.models.base import Model
 from splitserve.worker.models.draft_heads.eagle3 import Eagle3Head
+from splitserve.worker.models.draft_heads.mtp import MtpHead
 from splitserve.worker.models.loaded_model import LoadedModel
 from splitserve.worker.sampling.sampler import Sampler
 from splitserve.worker.speculation.draft_heads.head_drafter import HeadDrafter
@@ -41,7 +42,7 @@ def make_head_drafter(
         ConfigError: there is no memory for the cache.
     """
     head, batch = draft.model, sampler.batch
-    assert isinstance(head, Eagle3Head)
+    assert isinstance(head, Eagle3Head | MtpHead)
     head.serve(model)
     caches, host_blocks = make_cache(draft, batch, num_host_blocks)
     graphs = DraftedGraphs(head, caches, batch) if records else None

@@ -1,0 +1,25 @@
+"""The interface between a drafter and a head: a model of one layer that reads another's hidden states."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+import torch
+
+from splitserve.worker.models.base import Model
+
+
+class HeadModel(Model, Protocol):
+    """A Model whose tokens stand behind what it reads: put() features, then forward() the tokens.
+
+    What forward() returns are the features of the next token, and compute_logits() says of it what follows.
+    """
+
+    def serve(self, model: Model) -> None:
+        """Draft for a model, which hands out hidden states, and whose parts serve where this has none."""
+
+    def states(self, places: torch.Tensor) -> torch.Tensor:
+        """Return the features [n, H] of tokens of the model's last pass, given their places int64 [n]."""
+
+    def put(self, features: torch.Tensor) -> None:
+        """Have features [T, H] for the tokens of the next pass; they may be what the last one returned."""
