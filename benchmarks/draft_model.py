@@ -1,10 +1,11 @@
 """What does a draft model or head gain? Processor time per token of streams, with and without, in turns.
 
     python -m benchmarks.draft_model --draft DIR [--method eagle3] [--model DIR] [--streams N] [--tokens N]
-                                     [--drafts K] [--turns N] [--temperature T] [--threads N]
+                                     [--drafts K] [--turns N] [--temperature T] [--threads N] [--questions]
 
-Scheduler and worker run in this process; the streams make up conversations as the demo model does. What both
-turns sample is compared. Times are those of this thread, so they count only with --threads 1.
+Scheduler and worker run in this process; the streams make up conversations as the demo model does, or answer
+questions that it was not trained on, others in each turn. What both turns sample is compared. Times are those
+of this thread, so they count only with --threads 1.
 """
 
 from __future__ import annotations
@@ -16,17 +17,21 @@ import time
 from pathlib import Path
 from typing import NamedTuple
 
-from benchmarks.perplexity import DEMO_MODEL
+from tokenizers import Tokenizer
+
+from benchmarks.perplexity import DEMO_MODEL, SEED
 from splitserve.engine_core.clock import ManualClock
 from splitserve.engine_core.config import SchedulerConfig
 from splitserve.engine_core.engine.core import EngineCore
 from splitserve.engine_core.executor.inproc import InprocExecutor
 from splitserve.engine_core.ipc.codec import pack_int32, unpack_int32, unpack_int64
-from splitserve.engine_core.ipc.messages import AddRequest
+from splitserve.engine_core.ipc.messages import AddRequest, EngineStats
 from splitserve.engine_core.ipc.worker_messages import KVCacheReady, ModelRunnerOutput, WorkerReady
 from splitserve.engine_core.sequence_sampling import SequenceSampling
 from splitserve.worker.config import WorkerConfig
 from splitserve.worker.worker import Worker
+from training.corpus import conversations
+from training.tokenizer import render
 
 BLOCK_SIZE = 16
 # "<|im_start|>user\n" of the demo model.
@@ -35,10 +40,11 @@ FRONTEND = b"benchmark"
 
 
 class Turn(NamedTuple):
-    """One run of all streams: processor time per token, steps, drafts, those that counted, all tokens."""
+    """One run of all streams: processor time per token, steps, those with drafts, drafts, which counted."""
 
     ms_per_token: float
     num_steps: int
+    num_drafting: int
     num_drafts: int
     num_counted: int
     tokens: list[list[int]]
@@ -83,16 +89,20 @@ class Server:
         self._engine = EngineCore(limits, ready.model, epoch=1, clock=ManualClock())
         self._num_requests = 0
 
-    def run(self, seed: int) -> Turn:
-        """Decode all streams to their ends."""
+    def run(self, seed: int, prompts: list[list[int]]) -> Turn:
+        """Decode all streams to their ends, each behind its prompt."""
         options, before = self._options, self._engine.stats()
         first = self._num_requests
         self._num_requests += options.streams
         for i in range(options.streams):
             sampling = SequenceSampling(
-                seed=seed + i, max_tokens=options.tokens, ignore_eos=True, temperature=options.temperature
+                seed=seed + i,
+                max_tokens=options.tokens,
+                ignore_eos=not options.questions,
+                temperature=options.temperature,
             )
-            self._engine.add(FRONTEND, AddRequest(first + i, f"r{first + i}", pack_int32(PROMPT), sampling))
+            prompt = pack_int32(prompts[i])
+            self._engine.add(FRONTEND, AddRequest(first + i, f"r{first + i}", prompt, sampling))
         tokens: list[list[int]] = [[] for _ in range(options.streams)]
         started = time.thread_time()
         while self._engine.has_requests or self._engine.num_steps_in_flight:
@@ -100,8 +110,9 @@ class Server:
         spent = time.thread_time() - started
         after = self._engine.stats()
         return Turn(
-            1000 * spent / (options.streams * options.tokens),
+            1000 * spent / sum(map(len, tokens)),
             after.num_steps - before.num_steps,
+            _num_drafting(after) - _num_drafting(before),
             after.draft_tokens - before.draft_tokens,
             after.accepted_draft_tokens - before.accepted_draft_tokens,
             tokens,
@@ -120,6 +131,19 @@ class Server:
                 tokens[handle - first].append(token)
 
 
+def _num_drafting(stats: EngineStats) -> int:
+    """Steps of rows that drafted: as many first drafts, of whoever drafts."""
+    return sum(each.drafted[0] for each in stats.drafts)
+
+
+def questions(count: int) -> list[list[int]]:
+    """Return conversations up to their first answers."""
+    tokenizer = Tokenizer.from_file(str(DEMO_MODEL / "tokenizer.json"))
+    mark = "<|im_start|>assistant\n"
+    texts = [render(item) for item in conversations(SEED, count)]
+    return [tokenizer.encode(text[: text.index(mark) + len(mark)]).ids for text in texts]
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
@@ -133,12 +157,16 @@ def main() -> None:
     parser.add_argument("--turns", type=int, default=7)
     parser.add_argument("--temperature", type=float, default=1.0)
     parser.add_argument("--threads", type=int, default=1)
+    parser.add_argument("--questions", action="store_true", help="answer questions, up to --tokens each")
     options = parser.parse_args()
     servers = {"none": Server(options, ""), "draft": Server(options, str(options.draft))}
     turns: dict[str, list[Turn]] = {name: [] for name in servers}
+    count = options.streams * (options.turns + 1)
+    prompts = questions(count) if options.questions else [PROMPT] * count
     for i in range(options.turns + 1):
+        given = prompts[i * options.streams : (i + 1) * options.streams]
         for name, server in servers.items():
-            turns[name].append(server.run(seed=1000 * i))
+            turns[name].append(server.run(1000 * i, given))
         assert turns["none"][-1].tokens == turns["draft"][-1].tokens, "drafts change no token"
     for name, each in turns.items():
         # The first turn records steps.
@@ -146,7 +174,11 @@ def main() -> None:
         ms = statistics.median(turn.ms_per_token for turn in each)
         drafts, counted = sum(turn.num_drafts for turn in each), sum(turn.num_counted for turn in each)
         steps = sum(turn.num_steps for turn in each)
-        print(f"{name:<6} {ms:.3f} ms per token, {steps} steps, {counted} of {drafts} drafts counted")
+        length = counted / max(1, sum(turn.num_drafting for turn in each))
+        print(
+            f"{name:<6} {ms:.3f} ms per token, {steps} steps, {counted} of {drafts} drafts counted, "
+            f"{length:.2f} of each step that drafted"
+        )
     ratios = [a.ms_per_token / b.ms_per_token for a, b in zip(*(t[1:] for t in turns.values()), strict=True)]
     print(f"ratio  {statistics.median(ratios):.2f} ({', '.join(f'{ratio:.2f}' for ratio in sorted(ratios))})")
 
