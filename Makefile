@@ -35,7 +35,7 @@ $(VENV)/.created:
 	touch $@
 
 # The kernels are built here, in view and with tools that stay: in an environment of pip's own nothing is seen of it.
-$(INSTALLED): $(VENV)/.created pyproject.toml setup.py CMakeLists.txt $(CSRC)
+define INSTALL
 	@echo "== 1 of 3: build tools =="
 	$(BIN)/python -c 'import tomllib; print(*tomllib.load(open("pyproject.toml", "rb"))["build-system"]["requires"], sep="\n")' \
 		> $(VENV)/build-tools.txt
@@ -45,6 +45,16 @@ $(INSTALLED): $(VENV)/.created pyproject.toml setup.py CMakeLists.txt $(CSRC)
 	@echo "== 3 of 3: packages, torch is the largest =="
 	$(PIP) --no-build-isolation -e .
 	touch $@
+endef
+SOURCES := pyproject.toml setup.py CMakeLists.txt $(CSRC)
+
+$(INSTALLED): $(VENV)/.created $(SOURCES)
+	$(INSTALL)
+
+# To serve here, the CPU kernels of this machine's processor are enough: less than half of them.
+$(INSTALLED)-native: export SPLITSERVE_NATIVE ?= 1
+$(INSTALLED)-native: $(VENV)/.created $(SOURCES)
+	$(INSTALL)
 
 # Ray and the agent frameworks are not there for every Python and machine; without them their tests are skipped.
 # instructor has a folder of its own: it needs an older openai than the others.
@@ -93,8 +103,8 @@ docs-release: $(VENV)/.installed-docs
 release:
 	$(PYTHON) deploy/release/release.py $(VERSION)
 
-# Trains nothing and downloads no model: the demo model ships in the package.
-serve: $(INSTALLED)
+# Trains nothing and downloads no model: the demo model ships in the package. What `make test` has built serves as well.
+serve: $(or $(wildcard $(INSTALLED)),$(INSTALLED)-native)
 	$(BIN)/splitserve serve --port $(PORT)
 
 # Something of every room, in under 10 minutes on 2 free cores.

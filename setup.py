@@ -92,6 +92,14 @@ def _usable_nvcc() -> tuple[str, str]:
     return nvcc, ""
 
 
+def is_native() -> bool:
+    """Whether only the CPU kernels that this machine's processor runs are built: SPLITSERVE_NATIVE=1."""
+    wanted = os.environ.get("SPLITSERVE_NATIVE", "")
+    if wanted not in ("", "0", "1"):
+        raise SystemExit(f"error: SPLITSERVE_NATIVE must be 0 or 1, got {wanted!r}")
+    return wanted == "1"
+
+
 def native_libraries() -> list[Extension]:
     """The frontend's library, the CPU kernels, and the CUDA kernels where they are wanted."""
     names = ["splitserve.frontend._lib.libsplitserve_frontend", "splitserve.worker._lib.libsplitserve_cpu"]
@@ -155,6 +163,7 @@ class CMakeBuild(build_ext):
             f"-B{build_dir}",
             f"-DSPLITSERVE_TVM_FFI={tvm_ffi_copy()}",
             f"-DSPLITSERVE_NVCC={find_nvcc()}",
+            f"-DSPLITSERVE_NATIVE={'ON' if is_native() else 'OFF'}",
         ]
         if ninja:
             # Given anew each time: with build isolation the path of the last build is gone.

@@ -81,6 +81,19 @@ def test_another_value_is_an_error(load: Any) -> None:
         load(SPLITSERVE_CUDA="yes")
 
 
+def test_kernels_of_other_processors_are_left_out_where_that_is_asked_for(
+    load: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    load()
+    is_native = runpy.run_path(str(SETUP))["is_native"]
+    for value, expected in (("", False), ("0", False), ("1", True)):
+        monkeypatch.setenv("SPLITSERVE_NATIVE", value)
+        assert is_native() is expected
+    monkeypatch.setenv("SPLITSERVE_NATIVE", "yes")
+    with pytest.raises(SystemExit, match="SPLITSERVE_NATIVE must be 0 or 1, got 'yes'"):
+        is_native()
+
+
 def test_a_header_that_has_not_changed_is_not_touched(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

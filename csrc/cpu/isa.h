@@ -21,7 +21,15 @@ int num_threads();
 // calls the one of the current instruction set; bindings do so through program.h. Only kernels that are
 // declared by SPLITSERVE_DECLARE_TILE_KERNEL have a form of their own for AMX, the others are those of
 // avx512_bf16.
-#if SPLITSERVE_X86
+//
+// A build for one machine defines SPLITSERVE_NATIVE, the namespace of the kernels that its processor runs,
+// and SPLITSERVE_NATIVE_TILES if it has a form of its own for AMX.
+#if SPLITSERVE_X86 && defined(SPLITSERVE_NATIVE)
+#define SPLITSERVE_DECLARE_VECTOR_KERNEL(name, Params) \
+  namespace splitserve::SPLITSERVE_NATIVE {            \
+  void name(const Params& params);                     \
+  }
+#elif SPLITSERVE_X86
 #define SPLITSERVE_DECLARE_VECTOR_KERNEL(name, Params) \
   namespace splitserve::portable {                     \
   void name(const Params& params);                     \
@@ -35,6 +43,8 @@ int num_threads();
   namespace splitserve::avx512_bf16 {                  \
   void name(const Params& params);                     \
   }
+#endif
+#if SPLITSERVE_X86 && (!defined(SPLITSERVE_NATIVE) || defined(SPLITSERVE_NATIVE_TILES))
 #define SPLITSERVE_DECLARE_KERNEL(name, Params)  \
   SPLITSERVE_DECLARE_VECTOR_KERNEL(name, Params) \
   namespace splitserve::amx {                    \
@@ -45,12 +55,22 @@ int num_threads();
   namespace splitserve::amx {                        \
   void name(const Params& params);                   \
   }
+#if defined(SPLITSERVE_NATIVE)
+#define SPLITSERVE_CALL_KERNEL(name, params)                                          \
+  (splitserve::current_isa() == splitserve::Isa::kAmx ? splitserve::amx::name(params) \
+                                                      : splitserve::SPLITSERVE_NATIVE::name(params))
+#else
 #define SPLITSERVE_CALL_KERNEL(name, params)                                                           \
   (splitserve::current_isa() == splitserve::Isa::kAmx          ? splitserve::amx::name(params)         \
    : splitserve::current_isa() == splitserve::Isa::kAvx512Bf16 ? splitserve::avx512_bf16::name(params) \
    : splitserve::current_isa() == splitserve::Isa::kAvx512     ? splitserve::avx512::name(params)      \
    : splitserve::current_isa() == splitserve::Isa::kAvx2       ? splitserve::avx2::name(params)        \
                                                                : splitserve::portable::name(params))
+#endif
+#elif SPLITSERVE_X86 && defined(SPLITSERVE_NATIVE)
+#define SPLITSERVE_DECLARE_KERNEL SPLITSERVE_DECLARE_VECTOR_KERNEL
+#define SPLITSERVE_DECLARE_TILE_KERNEL SPLITSERVE_DECLARE_VECTOR_KERNEL
+#define SPLITSERVE_CALL_KERNEL(name, params) splitserve::SPLITSERVE_NATIVE::name(params)
 #else
 #define SPLITSERVE_DECLARE_KERNEL(name, Params) \
   namespace splitserve::portable {              \

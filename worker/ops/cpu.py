@@ -32,6 +32,8 @@ class CpuOps(Kernels[PackedWeight]):
 
     def __init__(self, library: Any) -> None:
         super().__init__(library, has_paired_adapters=True)
+        # Better an error now than an instruction that this CPU does not know.
+        library.cpu_isas()
         self._library = library
         self.latents = CpuLatentOps(library)
         self.whole = WholeOps(library)
@@ -46,11 +48,19 @@ class CpuOps(Kernels[PackedWeight]):
         return str(self._library.cpu_isa())
 
     def best_cpu_isa(self) -> str:
-        """The most capable instruction set of this CPU, in use unless set_isa() chose another."""
-        return str(self._library.best_cpu_isa())
+        """The most capable instruction set of this CPU and this build, in use unless set_isa() chose."""
+        return self.cpu_isas()[-1]
+
+    def cpu_isas(self) -> list[str]:
+        """Instruction sets that this CPU and this build have: all, or those of the machine it was built on.
+
+        Raises:
+            RuntimeError: the library was built for another machine's CPU alone.
+        """
+        return [str(name) for name in self._library.cpu_isas()]
 
     def set_isa(self, name: str) -> None:
-        """Use the kernels of one instruction set, process-wide; ValueError if this CPU lacks it."""
+        """Use the kernels of one instruction set, process-wide; ValueError if this CPU or build lacks it."""
         self._library.set_isa(name)
 
     def set_num_threads(self, num: int) -> None:

@@ -14,7 +14,7 @@ def main() -> None:
 def _cpu() -> str:
     try:
         library = load_library("splitserve_cpu")
-        return f"{library.cpu_isa()} in use, of a processor that can {library.best_cpu_isa()}"
+        return f"{library.cpu_isa()} in use, of {', '.join(map(str, library.cpu_isas()))}"
     # Whatever is wrong with a library: here it is reported.
     except Exception as error:
         return f"cannot be loaded: {error}"

@@ -7,8 +7,7 @@ import torch
 
 from splitserve.worker.ops.cpu import ops
 
-_ALL = ("portable", "avx2", "avx512", "avx512_bf16", "amx")
-AVAILABLE = _ALL[: _ALL.index(ops.best_cpu_isa()) + 1]
+AVAILABLE = tuple(ops.cpu_isas())
 
 
 @pytest.fixture(autouse=True)

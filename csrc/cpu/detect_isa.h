@@ -1,0 +1,49 @@
+// Which instruction set can this processor run, as far as the system lets this process?
+#pragma once
+
+#include "cpu/isa.h"
+
+#if SPLITSERVE_X86
+#include <cpuid.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+#endif
+
+namespace splitserve {
+
+// By Isa.
+inline constexpr const char* kIsaNames[]{"portable", "avx2", "avx512", "avx512_bf16", "amx"};
+
+#if SPLITSERVE_X86
+// Whether the processor multiplies tiles and the system lets this process use them: their 8 KiB
+// are more than it saves for every process. It refuses if a thread's stack for signals is too small for them,
+// and from then on it refuses such stacks.
+inline bool may_use_tiles() {
+  constexpr unsigned kNeeded = 1u << 22 | 1u << 24 | 1u << 25;  // AMX-BF16, AMX-TILE, AMX-INT8
+  constexpr int kRequestPermission = 0x1023, kTileData = 18;    // ARCH_REQ_XCOMP_PERM, XFEATURE_XTILE_DATA
+  unsigned a, b, c, d;
+  if (!__get_cpuid_count(7, 0, &a, &b, &c, &d) || (d & kNeeded) != kNeeded) return false;
+  return syscall(SYS_arch_prctl, kRequestPermission, kTileData) == 0;
+}
+#endif
+
+inline Isa detect_isa() {
+#if SPLITSERVE_X86
+  __builtin_cpu_init();
+  if (!__builtin_cpu_supports("avx2") || !__builtin_cpu_supports("fma")) return Isa::kPortable;
+  if (!__builtin_cpu_supports("avx512f") || !__builtin_cpu_supports("avx512bw") ||
+      !__builtin_cpu_supports("avx512vl") || !__builtin_cpu_supports("avx512dq")) {
+    return Isa::kAvx2;
+  }
+  // Cooper Lake alone has the first and not the second.
+  if (!__builtin_cpu_supports("avx512bf16") || !__builtin_cpu_supports("avx512vbmi") ||
+      !__builtin_cpu_supports("avx512vnni")) {
+    return Isa::kAvx512;
+  }
+  return may_use_tiles() ? Isa::kAmx : Isa::kAvx512Bf16;
+#else
+  return Isa::kPortable;
+#endif
+}
+
+}  // namespace splitserve
