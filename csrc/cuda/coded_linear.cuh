@@ -189,7 +189,7 @@ __device__ inline void sum_slice(const CodedLinearParams& p, const ExpertRows& t
 }
 
 template <typename Product, int kRowTiles>
-__global__ void __launch_bounds__(kCodedThreads)
+__global__ void __launch_bounds__(kCodedThreads, 1)
     multiply_split(const __grid_constant__ CodedLinearParams p, int64_t tiles) {
   using Shape = SplitShape<Product, kRowTiles>;
   using Sum = typename Product::Sum;
