@@ -1,4 +1,7 @@
-"""Cases of benchmarks.gpu_kernels for paged attention: decode bound by memory, prefill by arithmetic."""
+"""Cases of benchmarks.gpu_kernels for paged attention: decode bound by memory, prefill by arithmetic.
+
+Over a cache of codes it stands beside our own over bfloat16, in torch's column.
+"""
 
 from __future__ import annotations
 
@@ -10,6 +13,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from benchmarks.gpu_case import Case
+from splitserve.worker.kv_cache.layout import INT8_SCALE_BYTES
 from splitserve.worker.ops.cuda import AttentionShape, CudaOps
 
 BLOCK_SIZE = 16
@@ -59,14 +63,22 @@ WORK = [
 ]
 
 
+# Decode over codes, and a prefill, whose codes become numbers tile by tile.
+CODED_WORK = [Work(64, 1, 4096), Work(1, 1, 32768), Work(64, 1, 4096, head_dim=64), Work(4, 4096, 4096)]
+CODES = {"fp8": torch.uint8, "int8": torch.int8}
+
+
 class Step:
     """The tensors of one call, with blocks scattered over the cache."""
 
-    def __init__(self, ops: CudaOps, device: torch.device, work: Work, dtype: torch.dtype) -> None:
+    def __init__(
+        self, ops: CudaOps, device: torch.device, work: Work, dtype: torch.dtype, codes: str = ""
+    ) -> None:
         self.ops, self.work = ops, work
         rows, blocks = len(work.counts), -(-work.length // BLOCK_SIZE)
         size = (2, rows * blocks, work.kv_heads, BLOCK_SIZE, work.head_dim)
-        self.k_cache, self.v_cache = torch.randn(size, dtype=dtype, device=device)
+        self.plain = tuple(torch.randn(size, dtype=dtype, device=device))
+        self.k_cache, self.v_cache = self._coded(CODES[codes]) if codes else self.plain
         self.tables = torch.randperm(size[1], device=device).int().view(rows, blocks)
         tokens = sum(work.counts)
         self.q = torch.randn(tokens, work.heads, work.head_dim, dtype=dtype, device=device)
@@ -81,6 +93,15 @@ class Step:
         self.partials = torch.empty(1 << 16, PARTIAL_HEADER + work.head_dim, device=device)
         ops.plan_attention(self.plan, self.partials, self.cu_seqlens, self.seq_lens, bounds)
 
+    def _coded(self, codes: torch.dtype) -> tuple[Tensor, Tensor]:
+        """The numbers of the plain caches as codes."""
+        keys, values = (cache.transpose(1, 2).flatten(0, 1) for cache in self.plain)
+        *sizes, head_dim = self.plain[0].shape
+        width = head_dim + (INT8_SCALE_BYTES if codes == torch.int8 else 0)
+        k_cache, v_cache = torch.zeros((2, *sizes, width), dtype=codes, device=keys.device)
+        self.ops.kv_write(keys, values, k_cache, v_cache, torch.arange(len(keys), device=keys.device))
+        return k_cache, v_cache
+
     @property
     def num_bytes(self) -> int:
         """What has to be read and written, each byte once."""
@@ -88,11 +109,18 @@ class Step:
 
     def ours(self) -> Tensor:
         """Run the kernels."""
+        return self._run(self.k_cache, self.v_cache)
+
+    def over_bfloat16(self) -> Tensor:
+        """Run them over the plain caches."""
+        return self._run(*self.plain)
+
+    def _run(self, k_cache: Tensor, v_cache: Tensor) -> Tensor:
         self.ops.paged_attention(
             self.out,
             self.q,
-            self.k_cache,
-            self.v_cache,
+            k_cache,
+            v_cache,
             self.tables,
             self.cu_seqlens,
             self.seq_lens,
@@ -110,7 +138,7 @@ class Step:
     def torchs(self) -> Callable[[], Tensor]:
         """Dense attention over keys and values that are already gathered, which is torch's best case."""
         work = self.work
-        k, v = (self.gathered(cache).transpose(1, 2).contiguous() for cache in (self.k_cache, self.v_cache))
+        k, v = (self.gathered(cache).transpose(1, 2).contiguous() for cache in self.plain)
         whole = work.requests * work.new
         parts = [self._dense(self.q[:whole], k[: work.requests], v[: work.requests], work.new)]
         if work.chunk:
@@ -148,6 +176,18 @@ def attention_case(ops: CudaOps, device: torch.device, work: Work, dtype: torch.
     )
 
 
+def coded_case(ops: CudaOps, device: torch.device, work: Work, codes: str) -> Case:
+    step = Step(ops, device, work, torch.bfloat16, codes)
+    calls = (step.ours, step.over_bfloat16)
+    return Case(f"attention over {codes}", f"{work.name} bfloat16", *calls, step.num_bytes, flops=work.flops)
+
+
 def attention_cases(ops: CudaOps, device: torch.device, all_work: Iterable[Work] = WORK) -> Iterator[Case]:
     for work in all_work:
         yield attention_case(ops, device, work, torch.bfloat16)
+
+
+def coded_cases(ops: CudaOps, device: torch.device, all_work: Iterable[Work] = CODED_WORK) -> Iterator[Case]:
+    for work in all_work:
+        for codes in CODES:
+            yield coded_case(ops, device, work, codes)

@@ -12,12 +12,6 @@ HeadRows rows_of(const DeviceArgs& args, const TensorView& tensor, const char* n
   return {tensor.data_ptr(), tensor.stride(0), tensor.stride(1), tensor.size(1)};
 }
 
-CacheFormat format_of(const Arg& cache, DType dtype) {
-  if (kHasCodedCache) return cache.cache_format(dtype);
-  cache.activation(dtype);
-  return CacheFormat::kPlain;
-}
-
 KvSlots slots_of(const DeviceArgs& args, const TensorView& cache, const char* name,
                  const KvWriteParams& params, const TensorView& like) {
   const Arg arg = args(cache, name);
@@ -28,7 +22,11 @@ KvSlots slots_of(const DeviceArgs& args, const TensorView& cache, const char* na
       .size(2, like.size(2))
       .size(3, params.head_dim + scale_bytes(params.format))
       .rows_contiguous();
-  if (kInterleavedCache) arg.interleaved(params.format);
+  if (kInterleavedCache) {
+    arg.interleaved(params.format);
+  } else if (params.format != CacheFormat::kPlain) {
+    arg.coded_by_heads();
+  }
   return {cache.data_ptr(), cache.stride(0), cache.stride(1), cache.stride(2)};
 }
 
@@ -42,7 +40,7 @@ KvWriteParams write_params(const DeviceArgs& args, const TensorView& k, const Te
   params.k = rows_of(args, k, "k", k, params.dtype);
   args(v, "v").rank(3).size(1, k.size(1));
   params.v = rows_of(args, v, "v", k, params.dtype);
-  params.format = format_of(args(k_cache, "k_cache").rank(4), params.dtype);
+  params.format = args(k_cache, "k_cache").rank(4).cache_format(params.dtype);
   params.k_cache = slots_of(args, k_cache, "k_cache", params, k_cache);
   params.v_cache = slots_of(args, v_cache, "v_cache", params, k_cache);
   params.slot_mapping = args(slot_mapping, "slot_mapping").indices(params.tokens);

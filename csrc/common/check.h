@@ -118,6 +118,21 @@ class Arg {
     return is_int8 ? CacheFormat::kInt8 : CacheFormat::kFp8;
   }
 
+  // A KV cache [num_blocks, kv_heads, block_size, bytes] of codes that lie in one piece for each head of a
+  // block, codes by eights, then scales.
+  const Arg& coded_by_heads() const {
+    constexpr int64_t kEight = 8;
+    if (tensor_.size(2) > 1 && tensor_.stride(2) != tensor_.size(3)) {
+      TVM_FFI_THROW(ValueError) << name_ << ": the last two dimensions must be contiguous";
+    }
+    const auto address = reinterpret_cast<intptr_t>(tensor_.data_ptr());
+    if ((address | tensor_.stride(0) | tensor_.stride(1)) % kEight != 0) {
+      TVM_FFI_THROW(ValueError) << name_ << ": the codes of a head must begin at multiples of " << kEight
+                                << " bytes";
+    }
+    return *this;
+  }
+
   // A KV cache [num_blocks, kv_heads, block_size, head_dim] whose blocks are interleaved in pairs: of 4
   // bytes, or of 2 codes. A code's row ends with its scale, if there is one.
   const Arg& interleaved(CacheFormat format) const {

@@ -16,8 +16,6 @@ inline constexpr bool kHasFloat16 = false;
 inline constexpr bool kInterleavedCache = true;
 // Adapters of bfloat16 lie in pairs, see common/lora.h.
 inline constexpr bool kPairedAdapters = true;
-// The cache may hold codes of 8 bits, see common/cache_format.h.
-inline constexpr bool kHasCodedCache = true;
 // Rows of heads, in whole_attention, begin at multiples of this many bytes.
 inline constexpr int64_t kHeadRowBytes = 1;
 // Longest row of a norm.

@@ -115,10 +115,16 @@ void set_queries(AttentionParams* p, const DeviceArgs& args, const TensorView& o
 void set_cache(AttentionParams* p, const DeviceArgs& args, const TensorView& k_cache,
                const TensorView& v_cache) {
   constexpr int64_t kCopyBytes = 16;
+  p->format = args(k_cache, "k_cache").rank(4).cache_format(p->dtype);
   const auto check = [&](const TensorView& cache, const char* name) {
-    const Arg arg = args(cache, name).activation(p->dtype).rank(4).size(3, p->head_dim).rows_contiguous();
+    const Arg arg = args(cache, name).type_of(k_cache).rank(4).rows_contiguous();
     for (int dim = 0; dim < 3; ++dim) arg.size(dim, k_cache.size(dim));
-    check_alignment(cache, name, p->dtype, kCopyBytes);
+    arg.size(3, p->head_dim + scale_bytes(p->format));
+    if (p->format == CacheFormat::kPlain) {
+      check_alignment(cache, name, p->dtype, kCopyBytes);
+    } else {
+      arg.coded_by_heads();
+    }
     for (int dim = 0; dim < 3; ++dim) {
       SPLITSERVE_CHECK_VALUE(cache.stride(dim) == k_cache.stride(dim),
                              name << ": strides differ from k_cache");
@@ -139,7 +145,9 @@ void run(const AttentionParams& params, DLDevice device) {
     SPLITSERVE_RUN(paged_attention_float, params, device);
     return;
   }
-  if (params.dtype == DType::kBFloat16) {
+  if (params.format != CacheFormat::kPlain) {
+    SPLITSERVE_RUN(paged_attention_codes, params, device);
+  } else if (params.dtype == DType::kBFloat16) {
     SPLITSERVE_RUN(paged_attention_bfloat16, params, device);
   } else {
     SPLITSERVE_RUN(paged_attention_float16, params, device);

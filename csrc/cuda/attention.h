@@ -1,6 +1,7 @@
 // Arguments of paged attention on the GPU, the fixed borders its sums are split at, and what a plan holds.
 #pragma once
 
+#include "common/cache_format.h"
 #include "common/dtype.h"
 #include "common/host_device.h"
 
@@ -73,9 +74,10 @@ struct AttentionParams {
   const void* q;  // [tokens, heads, head_dim]
   int64_t out_token_stride, out_head_stride;
   int64_t q_token_stride, q_head_stride;
-  const void* k;  // [num_blocks, kv_heads, block_size, head_dim]
+  const void* k;  // [num_blocks, kv_heads, block_size, head_dim], or codes, see cache_codes.cuh
   const void* v;  // like k, same strides
   int64_t block_stride, head_stride, slot_stride;
+  CacheFormat format;
   const int32_t* block_tables;  // [requests, table_width]
   int64_t block_table_stride;
   const int32_t* cu_seqlens_q;  // [requests + 1]

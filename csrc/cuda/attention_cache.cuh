@@ -32,6 +32,34 @@ struct AttentionPiece {
   }
 };
 
+// The chunks of kChunk positions, from multiples of that on, that hold the positions of a piece.
+template <typename View, int kChunk>
+class PieceChunks {
+ public:
+  __device__ PieceChunks(const AttentionParams& params, const AttentionPiece& piece)
+      : p_(params), piece_(piece) {}
+
+  __device__ int count() const { return (piece_.to - position_of(0) + kChunk - 1) / kChunk; }
+  __device__ int position_of(int chunk) const { return piece_.from / kChunk * kChunk + chunk * kChunk; }
+  __device__ int kv_head() const { return piece_.kv_head; }
+
+  // The block that holds this thread's position of a chunk; negative: it is not to be read.
+  __device__ int block_of(int chunk) const {
+    const int position = position_of(chunk) + static_cast<int>(threadIdx.x);
+    if (threadIdx.x >= kChunk || position < piece_.from || position >= piece_.to) return -1;
+    return View::block_of(p_, piece_.rows, piece_.item.request, position);
+  }
+
+  // Its place there.
+  __device__ int slot_of(int chunk) const {
+    return (position_of(chunk) + static_cast<int>(threadIdx.x)) % p_.block_size;
+  }
+
+ private:
+  const AttentionParams& p_;
+  const AttentionPiece& piece_;
+};
+
 // Negative however far into its row a copy begins, and a multiple of 16.
 inline constexpr int64_t kUnread = int64_t{-1} << 32;
 
@@ -46,13 +74,14 @@ struct CacheStages {
 template <typename View, int kDim, int kChunk, int kStages>
 class CacheReader {
  public:
-  // Reads the positions of a piece, in chunks that begin at multiples of kChunk. What lies outside is zero.
-  __device__ CacheReader(const AttentionParams& params, CacheStages<kDim, kChunk, kStages>& stages,
-                         const AttentionPiece& piece)
-      : p_(params), stages_(stages), piece_(piece) {}
+  using Stages = CacheStages<kDim, kChunk, kStages>;
 
-  __device__ int num_chunks() const { return (piece_.to - position_of(0) + kChunk - 1) / kChunk; }
-  __device__ int position_of(int chunk) const { return piece_.from / kChunk * kChunk + chunk * kChunk; }
+  // Reads the positions of a piece by chunks. What lies outside is zero.
+  __device__ CacheReader(const AttentionParams& params, Stages& stages, const AttentionPiece& piece)
+      : p_(params), stages_(stages), chunks_(params, piece) {}
+
+  __device__ int num_chunks() const { return chunks_.count(); }
+  __device__ int position_of(int chunk) const { return chunks_.position_of(chunk); }
   __device__ const uint4* keys(int chunk) const { return stages_.keys[chunk % kStages]; }
   __device__ const uint4* values(int chunk) const { return stages_.values[chunk % kStages]; }
 
@@ -61,7 +90,7 @@ class CacheReader {
     // Looked up at once, so that they are waited for once.
     int blocks[kStages];
 #pragma unroll
-    for (int chunk = 0; chunk < kStages; ++chunk) blocks[chunk] = block_of(chunk);
+    for (int chunk = 0; chunk < kStages; ++chunk) blocks[chunk] = chunks_.block_of(chunk);
 #pragma unroll
     for (int chunk = 0; chunk < kStages - 1; ++chunk) {
       store_offset(chunk, blocks[chunk]);
@@ -78,25 +107,18 @@ class CacheReader {
     __syncthreads();
     load(chunk + kStages - 1);
     // Read now and stored after the arithmetic, which hides the time of the lookup.
-    next_block_ = block_of(chunk + kStages);
+    next_block_ = chunks_.block_of(chunk + kStages);
   }
 
   __device__ void finish(int chunk) { store_offset(chunk + kStages, next_block_); }
 
  private:
-  // The block that holds this thread's position of a chunk; negative: it is not to be read.
-  __device__ int block_of(int chunk) const {
-    const int position = position_of(chunk) + static_cast<int>(threadIdx.x);
-    if (threadIdx.x >= kChunk || position < piece_.from || position >= piece_.to) return -1;
-    return View::block_of(p_, piece_.rows, piece_.item.request, position);
-  }
-
   __device__ void store_offset(int chunk, int block) {
     if (threadIdx.x >= kChunk) return;
-    const int slot = (position_of(chunk) + static_cast<int>(threadIdx.x)) % p_.block_size;
     stages_.offsets[chunk % 2][threadIdx.x] =
         block < 0 ? kUnread
-                  : 2 * (block * p_.block_stride + piece_.kv_head * p_.head_stride + slot * p_.slot_stride);
+                  : 2 * (block * p_.block_stride + chunks_.kv_head() * p_.head_stride +
+                         chunks_.slot_of(chunk) * p_.slot_stride);
   }
 
   __device__ void load(int chunk) {
@@ -122,9 +144,17 @@ class CacheReader {
   }
 
   const AttentionParams& p_;
-  CacheStages<kDim, kChunk, kStages>& stages_;
-  const AttentionPiece& piece_;
+  Stages& stages_;
+  PieceChunks<View, kChunk> chunks_;
   int next_block_ = -1;
+};
+
+// Which reader a cache needs: of elements as they are.
+struct PlainCache {
+  template <int kDim, int kChunk, int kStages>
+  using Stages = CacheStages<kDim, kChunk, kStages>;
+  template <typename View, int kDim, int kChunk, int kStages>
+  using Reader = CacheReader<View, kDim, kChunk, kStages>;
 };
 
 }  // namespace splitserve::cuda

@@ -16,11 +16,11 @@ constexpr int blocks_per_multiprocessor(int head_dim) { return head_dim <= 64 ? 
 constexpr int64_t kStaticSharedBytes = 128, kReservedSharedBytes = 1024;
 
 // A small tile is bound by memory and keeps more chunks in flight; a large one keeps its sums in that space.
-template <typename Half, int kDim>
+template <typename Half, typename Cache, int kDim>
 struct Tiles {
   static constexpr int kGroups = large_rows(kDim) / 16;
-  using Small = TileShape<Half, kDim, 1, 4, 3>;
-  using Large = TileShape<Half, kDim, kGroups, 4 / kGroups, 2>;
+  using Small = TileShape<Half, Cache, kDim, 1, 4, 3>;
+  using Large = TileShape<Half, Cache, kDim, kGroups, 4 / kGroups, 2>;
 
   static constexpr int64_t shared_bytes() {
     return sizeof(TileMemory<Small>) > sizeof(TileMemory<Large>) ? sizeof(TileMemory<Small>)
@@ -49,10 +49,10 @@ __device__ inline int next_work(const AttentionParams& p) {
   return static_cast<int>(gridDim.x) + atomicAdd(&p.plan.num_taken(), 1);
 }
 
-template <typename Half, int kDim>
+template <typename Half, typename Cache, int kDim>
 __global__ void __launch_bounds__(kAttentionThreads, blocks_per_multiprocessor(kDim))
     attention_kernel(const __grid_constant__ AttentionParams p) {
-  using Shapes = Tiles<Half, kDim>;
+  using Shapes = Tiles<Half, Cache, kDim>;
   __shared__ AttentionPiece piece;
   __shared__ bool has_work;
   static_assert(sizeof piece + sizeof has_work <= kStaticSharedBytes);
@@ -83,13 +83,13 @@ int64_t resident_blocks(int64_t shared_bytes) {
          device_attribute(cudaDevAttrMultiProcessorCount);
 }
 
-template <typename Half, int kDim>
+template <typename Half, typename Cache, int kDim>
 void launch_attention(const AttentionParams& p, cudaStream_t stream) {
-  constexpr int64_t kSharedBytes = Tiles<Half, kDim>::shared_bytes();
+  constexpr int64_t kSharedBytes = Tiles<Half, Cache, kDim>::shared_bytes();
   const int64_t most_work = int64_t{p.plan.max_items} * p.kv_heads;
   const int64_t blocks = std::min(most_work, resident_blocks<kDim>(kSharedBytes));
-  launch("paged_attention", attention_kernel<Half, kDim>, {blocks, kAttentionThreads, kSharedBytes}, stream,
-         p);
+  launch("paged_attention", attention_kernel<Half, Cache, kDim>, {blocks, kAttentionThreads, kSharedBytes},
+         stream, p);
 }
 
 // Calls fn.operator()<kDim>() for a head of any size up to 256: it is computed with as if zeros filled it up
@@ -101,9 +101,9 @@ auto with_dim(int head_dim, const Fn& fn) {
   return fn.template operator()<256>();
 }
 
-template <typename Half>
+template <typename Half, typename Cache>
 void run_attention(const AttentionParams& p, cudaStream_t stream) {
-  with_dim(p.head_dim, [&]<int kDim>() { launch_attention<Half, kDim>(p, stream); });
+  with_dim(p.head_dim, [&]<int kDim>() { launch_attention<Half, Cache, kDim>(p, stream); });
 }
 
 }  // namespace splitserve::cuda

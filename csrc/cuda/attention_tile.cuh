@@ -16,7 +16,7 @@ namespace splitserve::cuda {
 
 inline constexpr unsigned kAllLanes = 0xffffffffu;
 
-template <typename Half_, int kDim_, int kGroups_, int kSplit_, int kStages_>
+template <typename Half_, typename Cache, int kDim_, int kGroups_, int kSplit_, int kStages_>
 struct TileShape {
   using Half = Half_;
   static constexpr int kDim = kDim_;
@@ -24,6 +24,9 @@ struct TileShape {
   static constexpr int kSplit = kSplit_;
   static constexpr int kStages = kStages_;
   static constexpr int kChunk = kDim <= 128 ? 64 : 32;
+  using Stages = typename Cache::template Stages<kDim, kChunk, kStages>;
+  template <typename View>
+  using Reader = typename Cache::template Reader<View, kDim, kChunk, kStages>;
   static constexpr int kScoreTiles = kChunk / 8;
   static constexpr int kOwnScoreTiles = kScoreTiles / kSplit;
   static constexpr int kDepthSteps = kDim / 16;
@@ -48,7 +51,7 @@ struct TileSeat {
 
 template <typename Shape>
 struct TileMemory {
-  CacheStages<Shape::kDim, Shape::kChunk, Shape::kStages> stages;
+  typename Shape::Stages stages;
   // Scores on their way between the warps of a group, one register fragment per lane.
   float4 scores[Shape::kSplit > 1 ? Shape::kGroups * Shape::kScoreTiles : 1][32];
   // Sums of the segments behind the current one; each thread keeps its own, for there are no registers left.
@@ -125,7 +128,7 @@ class AttentionTile {
   }
 
   __device__ void walk() {
-    CacheReader<View, Shape::kDim, kChunk, Shape::kStages> reader(p_, memory_.stages, piece_);
+    typename Shape::template Reader<View> reader(p_, memory_.stages, piece_);
     reader.start();
     for (int i = 0; i < reader.num_chunks(); ++i) {
       reader.next(i);

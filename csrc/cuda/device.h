@@ -17,7 +17,6 @@ inline constexpr bool kHasFloat16 = true;
 // Blocks of the KV cache hold each token's row in one piece.
 inline constexpr bool kInterleavedCache = false;
 inline constexpr bool kPairedAdapters = false;
-inline constexpr bool kHasCodedCache = false;
 // Rows of heads, in whole_attention, begin at multiples of this many bytes, which are copied at once.
 inline constexpr int64_t kHeadRowBytes = 16;
 // A thread block keeps a row in its registers: 1024 threads with 4 chunks of 16 bytes.

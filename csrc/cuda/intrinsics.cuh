@@ -86,6 +86,11 @@ __device__ inline uint32_t fma_pair(uint32_t a, uint32_t b, uint32_t c) {
   return d;
 }
 
+// -0 is added, which changes no bit.
+__device__ inline uint32_t multiply_pairs(uint32_t a, uint32_t b) {
+  return fma_pair<BFloat16>(a, b, 0x80008000u);
+}
+
 // Four 8 x 8 matrices of 16-bit elements; lane l names row l % 8 of matrix l / 8, 16 bytes in shared memory.
 __device__ inline void load_matrices(uint32_t (&r)[4], const void* row) {
   asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
@@ -105,6 +110,12 @@ __device__ inline void load_matrices_transposed(uint32_t (&r)[4], const void* ro
 __device__ inline void copy_async(void* to, const void* from, int bytes) {
   asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(shared_address(to)), "l"(from),
                "r"(bytes)
+               : "memory");
+}
+
+// The same with 8 bytes.
+__device__ inline void copy_async_8(void* to, const void* from, int bytes) {
+  asm volatile("cp.async.ca.shared.global [%0], [%1], 8, %2;" ::"r"(shared_address(to)), "l"(from), "r"(bytes)
                : "memory");
 }
 

@@ -48,6 +48,7 @@ void embedding(const EmbeddingParams& params, cudaStream_t stream);
 void expert_linear(const ExpertLinearParams& params, cudaStream_t stream);
 void grouped_route(const GroupedRouteParams& params, cudaStream_t stream);
 void kv_write(const KvWriteParams& params, cudaStream_t stream);
+void kv_write_codes(const KvWriteParams& params, cudaStream_t stream);
 void latent_attention_bfloat16(const LatentAttentionParams& params, cudaStream_t stream);
 void latent_attention_float(const LatentAttentionParams& params, cudaStream_t stream);
 void latent_attention_float16(const LatentAttentionParams& params, cudaStream_t stream);
@@ -57,6 +58,7 @@ void lora(const LoraParams& params, cudaStream_t stream);
 void merge_attention(const AttentionParams& params, cudaStream_t stream);
 void move_blocks(const MoveParams& params, cudaStream_t stream);
 void paged_attention_bfloat16(const AttentionParams& params, cudaStream_t stream);
+void paged_attention_codes(const AttentionParams& params, cudaStream_t stream);
 void paged_attention_float(const AttentionParams& params, cudaStream_t stream);
 void paged_attention_float16(const AttentionParams& params, cudaStream_t stream);
 // The part of a choice of experts that is the same for all rules: where each slot goes.

@@ -27,7 +27,7 @@ __device__ int sequence_of(const AttentionParams& p, int64_t tile) {
 template <typename Half, int kDim>
 __global__ void __launch_bounds__(kAttentionThreads, blocks_per_multiprocessor(kDim))
     whole_kernel(const __grid_constant__ AttentionParams p) {
-  using Shape = typename Tiles<Half, kDim>::Large;
+  using Shape = typename Tiles<Half, PlainCache, kDim>::Large;
   constexpr int kRows = large_rows(kDim);
   __shared__ AttentionPiece piece;
   const int64_t tile = blockIdx.x / p.kv_heads;
@@ -51,7 +51,7 @@ void run_whole(const AttentionParams& p, cudaStream_t stream) {
   with_dim(p.head_dim, [&]<int kDim>() {
     const int64_t tiles = int64_t{p.tokens} * p.group / large_rows(kDim) + p.requests;
     const LaunchShape shape{tiles * p.kv_heads, kAttentionThreads,
-                            sizeof(TileMemory<typename Tiles<Half, kDim>::Large>)};
+                            sizeof(TileMemory<typename Tiles<Half, PlainCache, kDim>::Large>)};
     launch("whole_attention", whole_kernel<Half, kDim>, shape, stream, p);
   });
 }

@@ -19,6 +19,18 @@ def paged(shape: Shape, sequences: list[Sequence]) -> PagedBatch:
     return PagedBatch(shape, sequences, _write_rows)
 
 
+def paged_codes(gpu: Gpu, shape: Shape, sequences: list[Sequence], codes: torch.dtype) -> PagedBatch:
+    """The same with caches of codes, which the GPU's kernel has written."""
+
+    def write(k: Tensor, v: Tensor, k_cache: Tensor, v_cache: Tensor, slots: Tensor) -> None:
+        keys, values, *places = (x.to(gpu.device) for x in (k, v, k_cache, v_cache, slots))
+        gpu.ops.kv_write(keys, values, places[0], places[1], places[2])
+        k_cache.copy_(places[0])
+        v_cache.copy_(places[1])
+
+    return PagedBatch(shape, sequences, write, codes)
+
+
 def _write_rows(k: Tensor, v: Tensor, k_cache: Tensor, v_cache: Tensor, slots: Tensor) -> None:
     blocks, offsets = slots // k_cache.shape[2], slots % k_cache.shape[2]
     k_cache[blocks, :, offsets], v_cache[blocks, :, offsets] = k, v

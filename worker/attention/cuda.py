@@ -30,7 +30,7 @@ class CudaAttention(AttentionBackend):
     """The `cuda` backend.
 
     Caches are [num_blocks, num_kv_heads, block_size, head_dim] with each token's row contiguous; of latents
-    there is one head.
+    there is one head. In codes a block has for each head first the rows of codes, then the scales.
 
     Args:
         ops: the kernel library.
@@ -50,7 +50,7 @@ class CudaAttention(AttentionBackend):
         splits = shape.layer_pieces == 2 and shape.num_layers > 0
         rows = _PARTIAL_ROWS if splits else 0
         self._partials = torch.empty(rows, width, dtype=torch.float32, device=self._device)
-        block = (shape.num_kv_heads, shape.block_size, shape.head_dim)
+        block = (shape.num_kv_heads, shape.block_size, shape.token_elements)
         size = (shape.num_layers, shape.layer_pieces, num_blocks, *block)
         return torch.zeros(size, dtype=shape.dtype, device=self._device)
 

@@ -26,7 +26,9 @@ logger = logging.getLogger(__name__)
 
 
 _NO_WHOLE = "it reads a KV cache, and encoders have none"
-_NO_CODES = "a KV cache of codes is read by the kernels of a CPU only"
+_NO_CODES = "a KV cache of codes is read by the custom kernels only"
+# Codes of a head are read by eights from where they begin, and scales of two bytes each lie behind them.
+_INT8_BLOCK = 4
 _NO_LATENTS = "latent attention is computed by the backends cpu and cuda only"
 
 
@@ -81,8 +83,8 @@ def _cpu(device: Device, needs: AttentionNeeds) -> Choice:
 def _cuda(device: Device, needs: AttentionNeeds) -> Choice:
     if not isinstance(device, CudaDevice):
         return Choice(None, f"the device is {device.name}")
-    if needs.codes:
-        return Choice(None, _NO_CODES)
+    if needs.codes == "int8" and needs.block_size % _INT8_BLOCK:
+        return Choice(None, f"a KV cache of int8 needs blocks of a multiple of {_INT8_BLOCK} tokens")
     ops = device.cuda_ops
     bytes_taken = ops.latent_shared_bytes() if needs.latent else ops.attention_shared_bytes(needs.head_dim)
     taken = bytes_taken >> 10

@@ -46,19 +46,16 @@ def resolve_dtype(requested: str, config: ModelConfig, device: Device) -> torch.
     return _DTYPES[requested]
 
 
-def resolve_cache_dtype(
-    requested: str, config: ModelConfig, dtype: torch.dtype, device: Device
-) -> torch.dtype:
+def resolve_cache_dtype(requested: str, config: ModelConfig, dtype: torch.dtype) -> torch.dtype:
     """Return the dtype of the KV cache: the model's, or that of codes, see BlockShape.
 
     Args:
         requested: one of KV_CACHE_DTYPES.
         config: model config of the checkpoint.
         dtype: the model runs in.
-        device: to compute on.
 
     Raises:
-        ConfigError: the model or the device has no such cache.
+        ConfigError: the model has no such cache.
     """
     flag = f"--kv-cache-dtype {requested}"
     if requested == "auto":
@@ -67,8 +64,6 @@ def resolve_cache_dtype(
         raise ConfigError(f"{flag} needs bfloat16 activations, and this model runs in {dtype_name(dtype)}")
     if requested == "bfloat16":
         return dtype
-    if device.name != "cpu":
-        raise ConfigError(f"{flag} is not supported on {device.name}, only on a CPU")
     if config.encoder is not None:
         raise ConfigError(f"{flag} has no use: {config.architecture} has no KV cache")
     if config.latent is not None:

@@ -99,7 +99,7 @@ def ask(asked: WorkerConfig, device: Device, meet: Callable[[], Mesh]) -> AskedM
     config, pooling = _read_config(asked)
     dtype = resolve_dtype(asked.dtype, config, device)
     check_quantization(asked.quantization, dtype, device)
-    cache_dtype = resolve_cache_dtype(asked.kv_cache_dtype, config, dtype, device)
+    cache_dtype = resolve_cache_dtype(asked.kv_cache_dtype, config, dtype)
     needs = _attention_needs(asked, config, dtype, has_codes=cache_dtype != dtype)
     placement = Placement(device, choose_backend(asked.attention_backend, device, needs), meet())
     uses = _uses(asked, pooling)
@@ -128,7 +128,7 @@ def _ask_draft(asked: WorkerConfig, model: AskedModel) -> AskedModel | None:
     # A head computes with what the model has computed.
     dtype = model.dtype if is_head else resolve_dtype(asked.dtype, config, device)
     check_quantization(asked.quantization, dtype, device)
-    cache_dtype = resolve_cache_dtype(asked.kv_cache_dtype, config, dtype, device)
+    cache_dtype = resolve_cache_dtype(asked.kv_cache_dtype, config, dtype)
     # A backend of its own, as those of a GPU keep something of their model.
     needs = _attention_needs(asked, config, dtype, has_codes=cache_dtype != dtype)
     placement = Placement(device, choose_backend(asked.attention_backend, device, needs))

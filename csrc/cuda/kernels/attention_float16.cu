@@ -5,7 +5,7 @@
 namespace splitserve::cuda {
 
 void paged_attention_float16(const AttentionParams& params, cudaStream_t stream) {
-  run_attention<Float16>(params, stream);
+  run_attention<Float16, PlainCache>(params, stream);
 }
 
 }  // namespace splitserve::cuda

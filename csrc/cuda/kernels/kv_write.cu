@@ -195,9 +195,13 @@ __global__ void __launch_bounds__(kMaxThreads, 2) turn_and_write(RotaryKvWritePa
     turn_head<kAligned, T>(query, query, turn, p.rotary.q_norm, has_head);
   });
   if (slot < 0 || slot >= w.num_slots) return;
+  // Codes are made of whole heads, once their keys have turned where they are.
+  const bool is_plain = w.format == CacheFormat::kPlain;
   for_own_heads(w.k.heads, [&](int64_t head, bool has_head) {
-    turn_head<kAligned, T>(slot_of<T>(w.k_cache, w, slot, head), row_of<T>(w.k, token, head), turn,
-                           p.rotary.k_norm, has_head);
+    T* key = row_of<T>(w.k, token, head);
+    turn_head<kAligned, T>(is_plain ? slot_of<T>(w.k_cache, w, slot, head) : key, key, turn, p.rotary.k_norm,
+                           has_head);
+    if (!is_plain) return;
     for_own_chunks<T>(has_head ? head_dim : 0, [&](int begin) {
       copy_chunk<kAligned>(slot_of<T>(w.v_cache, w, slot, head), row_of<T>(w.v, token, head), begin,
                            head_dim);
@@ -217,13 +221,14 @@ void add_rotary(Alignment* alignment, const RotaryParams& p, int64_t element) {
 void add_cache(Alignment* alignment, const KvWriteParams& p) {
   const int64_t element = dtype_bytes(p.dtype);
   for (const HeadRows& rows : {p.k, p.v}) add_rows(alignment, rows, element);
+  alignment->add_bytes(p.head_dim * element);
+  if (p.format != CacheFormat::kPlain) return;
   for (const KvSlots& cache : {p.k_cache, p.v_cache}) {
     alignment->add(cache.data)
         .add_bytes(cache.block_stride * element)
         .add_bytes(cache.head_stride * element)
         .add_bytes(cache.slot_stride * element);
   }
-  alignment->add_bytes(p.head_dim * element);
 }
 
 // One block per token, with a thread per chunk as far as they go.
@@ -249,6 +254,7 @@ LaunchShape head_shape(const RotaryKvWriteParams& p) {
 }  // namespace
 
 void kv_write(const KvWriteParams& p, cudaStream_t stream) {
+  if (p.format != CacheFormat::kPlain) return kv_write_codes(p, stream);
   Alignment alignment;
   add_cache(&alignment, p);
   const LaunchShape shape = token_shape(p.tokens, 2 * p.k.heads * p.head_dim, p.dtype);
@@ -266,6 +272,7 @@ void rotary_kv_write(const RotaryKvWriteParams& p, cudaStream_t stream) {
   with_type(p.write.dtype, alignment.is_aligned(), [&]<typename T, bool kAligned>() {
     launch("rotary_kv_write", turn_and_write<T, kAligned>, head_shape(p), stream, p);
   });
+  if (p.write.format != CacheFormat::kPlain) kv_write_codes(p.write, stream);
 }
 
 }  // namespace splitserve::cuda

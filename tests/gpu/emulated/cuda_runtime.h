@@ -167,6 +167,15 @@ T __ldg(const T* at) {
 inline float __expf(float x) { return std::exp(x); }
 inline float __fdividef(float x, float y) { return x / y; }
 
+// Bytes of y:x that the nibbles of the selector name; none of the kernels' asks for signs.
+inline unsigned __byte_perm(unsigned x, unsigned y, unsigned selector) {
+  const uint64_t bytes = static_cast<uint64_t>(y) << 32 | x;
+  unsigned result = 0;
+  for (int i = 0; i < 4; ++i) {
+    result |= static_cast<unsigned>(bytes >> (8 * (selector >> (4 * i) & 7)) & 255) << (8 * i);
+  }
+  return result;
+}
 inline int __popc(unsigned x) { return __builtin_popcount(x); }
 inline int __clz(int x) { return x == 0 ? 32 : __builtin_clz(static_cast<unsigned>(x)); }
 inline int __ffs(int x) { return __builtin_ffs(x); }

@@ -13,8 +13,8 @@ inline char* dynamic_shared() {
 }
 
 // What a GPU demands of the addresses of matrix rows and of copies of 16 bytes.
-inline void require_aligned(const void* address) {
-  if (reinterpret_cast<uintptr_t>(address) % 16 != 0) abort();
+inline void require_aligned(const void* address, uintptr_t bytes = 16) {
+  if (reinterpret_cast<uintptr_t>(address) % bytes != 0) abort();
 }
 
 inline int thread_read_anew() { return static_cast<int>(threadIdx.x); }
@@ -111,6 +111,7 @@ uint32_t fma_pair(uint32_t a, uint32_t b, uint32_t c) {
   }
   return pack_pair<Half>(d[0], d[1]);
 }
+inline uint32_t multiply_pairs(uint32_t a, uint32_t b) { return fma_pair<BFloat16>(a, b, 0x80008000u); }
 
 struct MatrixRow {
   uint16_t elements[8];
@@ -152,11 +153,18 @@ inline void load_matrices_transposed(uint32_t (&r)[4], const void* row) { load_m
 
 // A copy arrives when it is waited for, not before. Meanwhile its place holds nothing that anyone may read:
 // on a GPU the copy may arrive at once, so who still reads what was there before finds no numbers.
+template <typename Word>
+void copy_word_async(void* to, const void* from, int bytes, const Word& nothing) {
+  require_aligned(to, sizeof(Word));
+  require_aligned(from, sizeof(Word));
+  *static_cast<Word*>(to) = nothing;
+  emulated::self().copies.back().push_back({to, from, bytes, sizeof(Word)});
+}
 inline void copy_async(void* to, const void* from, int bytes) {
-  require_aligned(to);
-  require_aligned(from);
-  *static_cast<uint4*>(to) = {~0u, ~0u, ~0u, ~0u};
-  emulated::self().copies.back().push_back({to, from, bytes});
+  copy_word_async(to, from, bytes, uint4{~0u, ~0u, ~0u, ~0u});
+}
+inline void copy_async_8(void* to, const void* from, int bytes) {
+  copy_word_async(to, from, bytes, uint2{~0u, ~0u});
 }
 inline void commit_copies() { emulated::self().copies.emplace_back(); }
 
@@ -168,7 +176,11 @@ void wait_for_copies() {
     for (const emulated::AsyncCopy& copy : groups.front()) {
       uint4 value{};
       std::memcpy(&value, copy.from, static_cast<size_t>(copy.bytes));
-      *static_cast<uint4*>(copy.to) = value;
+      if (copy.size == sizeof(uint4)) {
+        *static_cast<uint4*>(copy.to) = value;
+      } else {
+        *static_cast<uint2*>(copy.to) = {value.x, value.y};
+      }
     }
     groups.erase(groups.begin());
   }

@@ -46,7 +46,8 @@ struct Block {
 struct AsyncCopy {
   void* to;
   const void* from;
-  int bytes;  // of 16, the rest is zero
+  int bytes;  // of `size`, the rest is zero
+  int size;
 };
 
 struct Thread {

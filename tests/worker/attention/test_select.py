@@ -97,7 +97,13 @@ def test_torch_can_be_asked_for_anywhere(device: Device) -> None:
         ("torch", CUDA, NEEDS._replace(batch_invariant=True), "torch: its bits may depend"),
         *(
             (name, CUDA, NEEDS._replace(codes="int8"), f"{name}: a KV cache of codes is read by")
-            for name in ("cuda", "flash_attn", "torch")
+            for name in ("flash_attn", "torch")
+        ),
+        (
+            "cuda",
+            CUDA,
+            NEEDS._replace(codes="int8", block_size=6),
+            "cuda: a KV cache of int8 needs blocks of a multiple of 4 tokens",
         ),
     ],
 )

@@ -78,25 +78,22 @@ def test_a_gpu_without_the_memory_for_products_with_codes_has_none(monkeypatch: 
 def test_the_kv_cache_is_in_the_models_dtype_unless_asked_otherwise(
     requested: str, dtype: torch.dtype, expected: torch.dtype, tmp_path: Path
 ) -> None:
-    assert resolve_cache_dtype(requested, read(tmp_path), dtype, CpuDevice()) == expected
+    assert resolve_cache_dtype(requested, read(tmp_path), dtype) == expected
 
 
 @pytest.mark.parametrize("requested", ["fp8", "int8", "bfloat16"])
 def test_another_kv_cache_needs_bfloat16_activations(requested: str, tmp_path: Path) -> None:
     message = f"--kv-cache-dtype {requested} needs bfloat16 activations, and this model runs in float32"
     with pytest.raises(ConfigError, match=message):
-        resolve_cache_dtype(requested, read(tmp_path), torch.float32, CpuDevice())
+        resolve_cache_dtype(requested, read(tmp_path), torch.float32)
 
 
 @pytest.mark.parametrize("requested", ["fp8", "int8"])
 def test_a_kv_cache_of_codes_is_refused_where_nothing_reads_it(requested: str, tmp_path: Path) -> None:
     config, bfloat16 = read(tmp_path), torch.bfloat16
-    gpu = CudaDevice(cast("CudaOps", None), torch.device("cpu"))
-    with pytest.raises(ConfigError, match=f"--kv-cache-dtype {requested} is not supported on cuda"):
-        resolve_cache_dtype(requested, config, bfloat16, gpu)
     latent = msgspec.structs.replace(config, latent=cast("LatentConfig", "any"))
     with pytest.raises(ConfigError, match=f"--kv-cache-dtype {requested} is not supported with latent"):
-        resolve_cache_dtype(requested, latent, bfloat16, CpuDevice())
+        resolve_cache_dtype(requested, latent, bfloat16)
     encoder = msgspec.structs.replace(config, encoder=cast("EncoderTraits", "any"))
     with pytest.raises(ConfigError, match=f"--kv-cache-dtype {requested} has no use: .* has no KV cache"):
-        resolve_cache_dtype(requested, encoder, bfloat16, CpuDevice())
+        resolve_cache_dtype(requested, encoder, bfloat16)

@@ -36,26 +36,33 @@ def as_stored(sequence: Sequence, codes: torch.dtype) -> Sequence:
     return Sequence(sequence.q, stood_for(sequence.k, codes), stood_for(sequence.v, codes))
 
 
-def read_back(shape: Shape, sequence: Sequence, codes: torch.dtype) -> tuple[Tensor, Tensor]:
-    """Keys and values [L, kv_heads, D] of a sequence as its blocks hold them, in float32."""
-    batch = PagedBatch(shape, [sequence], codes=codes)
-    blocks = batch.block_tables[0, : -(-len(sequence) // shape.block_size)].long()
-    size, dim = shape.block_size, shape.head_dim
+def stored_rows(batch: PagedBatch) -> tuple[Tensor, Tensor]:
+    """Keys and values of the first sequence as bytes, uint8 [L, kv_heads, D, or D + 2 with the scale]."""
+    shape, length = batch.shape, len(batch.sequences[0])
+    size, blocks = shape.block_size, batch.block_tables[0, : -(-length // shape.block_size)].long()
 
-    def numbers(cache: Tensor, is_key: bool) -> Tensor:
+    def rows(cache: Tensor, is_key: bool) -> Tensor:
         raw, width = cache[blocks].view(torch.uint8), cache.shape[3]
         parts = (width // 2, size, 2) if is_key else (size // 2, width, 2)
         laid_out = raw.reshape(len(blocks), shape.kv_heads, *parts)
         order = laid_out.transpose(2, 3) if is_key else laid_out.transpose(3, 4)
-        rows = order.reshape(len(blocks), shape.kv_heads, size, width).contiguous()
-        if codes == FP8:
-            values = rows.view(torch.float8_e4m3fn).float()
-        else:
-            scales, units = rows[..., dim:].contiguous().view(BF16).float(), rows[..., :dim]
-            values = (units & 127).float() * (1 - 2 * (units >> 7).float()) * scales
-        return values.transpose(1, 2).reshape(-1, shape.kv_heads, dim)[: len(sequence)]
+        in_slots = order.reshape(len(blocks), shape.kv_heads, size, width)
+        return in_slots.transpose(1, 2).reshape(-1, shape.kv_heads, width)[:length]
 
-    return numbers(batch.k_cache, True), numbers(batch.v_cache, False)
+    return rows(batch.k_cache, True), rows(batch.v_cache, False)
+
+
+def read_back(shape: Shape, sequence: Sequence, codes: torch.dtype) -> tuple[Tensor, Tensor]:
+    """Keys and values [L, kv_heads, D] of a sequence as its blocks hold them, in float32."""
+
+    def numbers(rows: Tensor) -> Tensor:
+        if codes == FP8:
+            return rows.contiguous().view(torch.float8_e4m3fn).float()
+        scales, units = rows[..., shape.head_dim :].contiguous().view(BF16), rows[..., : shape.head_dim]
+        return (units & 127).float() * (1 - 2 * (units >> 7).float()) * scales.float()
+
+    keys, values = stored_rows(PagedBatch(shape, [sequence], codes=codes))
+    return numbers(keys), numbers(values)
 
 
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
