@@ -29,7 +29,8 @@ class RecentSteps:
     """The last MAX_STEPS steps; used by the engine's thread. A step costs an append."""
 
     def __init__(self) -> None:
-        self._steps: deque[_Step] = deque(maxlen=MAX_STEPS)
+        # Of the fields of _Step, which take longer to make than a tuple.
+        self._steps: deque[tuple[int, float, float, bytes, int]] = deque(maxlen=MAX_STEPS)
 
     def add(self, step: int, end_s: float, seconds: float, tokens: bytes, preemptions: int) -> None:
         """Note a step that has ended.
@@ -41,11 +42,11 @@ class RecentSteps:
             tokens: int32 column of those it computed of each row.
             preemptions: since the engine's start.
         """
-        self._steps.append(_Step(step, end_s, seconds, tokens, preemptions))
+        self._steps.append((step, end_s, seconds, tokens, preemptions))
 
     def columns(self, now_s: float) -> StepColumns:
         """Return the steps of the last SHOWN_S; O(their rows)."""
-        steps = [step for step in self._steps if step.end_s >= now_s - SHOWN_S]
+        steps = [step for step in map(_Step._make, self._steps) if step.end_s >= now_s - SHOWN_S]
         counts = [unpack_int32(step.packed_num_tokens) for step in steps]
         decoded = [int(np.count_nonzero(column == 1)) for column in counts]
         sums = [int(column.sum()) for column in counts]
@@ -62,7 +63,7 @@ class RecentSteps:
     def _preemptions(self, steps: list[_Step]) -> np.ndarray[tuple[int], np.dtype[np.int32]]:
         """Return those between each step and the one before it; none for the oldest that is known."""
         before = len(self._steps) - len(steps) - 1
-        first = self._steps[max(before, 0)].num_preemptions if steps else 0
+        first = _Step._make(self._steps[max(before, 0)]).num_preemptions if steps else 0
         return np.diff([first, *(step.num_preemptions for step in steps)]).astype(np.int32)
 
 

@@ -89,15 +89,14 @@ class StepApplier:
         if sampled.lengths is None:
             one_each, finishing = self._emit(_Sampled(sampled.rows, known, sampled.token_ids))
             emitted = [one_each]
+            tokens = self._told(one_each)
         else:
             emitted, finishing = self._emit_runs(sampled)
+            tokens = [column for some in emitted for column in self._told(some)]
         if planned.max_drafts:
             count_drafts(self._running, (planned, *self._in_flight), sampled, known)
         self._index_full_blocks(planned)
-        tokens: list[TokenColumns] = []
-        for some in emitted:
-            tokens += self._recipients_of(some.rows).split(some.positions, some.token_ids)
-        logprobs = self._logprobs(output, emitted)
+        logprobs = self._logprobs(output, emitted) if output.logprobs else []
         ended += self._finish(finishing)
         return AppliedStep(planned, tokens, ended, logprobs, prompt_logprobs, pooled, ran_out_of_memory)
 
@@ -214,6 +213,9 @@ class StepApplier:
         running.append_tokens(*emitted)
         return emitted, finishing
 
+    def _told(self, emitted: _Sampled) -> list[TokenColumns]:
+        return self._recipients_of(emitted.rows).split(emitted.positions, emitted.token_ids)
+
     def _recipients_of(self, rows: IntColumn) -> Recipients:
         """Return who is told about these rows; the same object as long as no row comes or goes."""
         running = self._running
@@ -240,8 +242,6 @@ class StepApplier:
         self, output: ModelRunnerOutput, emitted: list[_Sampled]
     ) -> list[tuple[FrontendId, TokenLogprobs]]:
         """Re-key logprobs from rows to handles; the index is the engine's own count."""
-        if not output.logprobs:
-            return []
         positions_of: dict[int, list[int]] = {}
         for some in reversed(emitted):
             for row, position in zip(some.rows.tolist(), some.positions.tolist(), strict=True):

@@ -26,7 +26,7 @@ from splitserve.engine_core.request import Request, RequestState
 from splitserve.engine_core.scheduler.integrity import check_integrity
 from splitserve.engine_core.scheduler.memory_retries import MemoryRetries
 from splitserve.engine_core.scheduler.microbatch import microbatch
-from splitserve.engine_core.scheduler.pacing.chunks import Chunks, PlannedStep
+from splitserve.engine_core.scheduler.pacing.chunks import Chunks, DecodeCounts, PlannedStep
 from splitserve.engine_core.scheduler.pacing.drafts import Drafts
 from splitserve.engine_core.scheduler.pacing.prefill_cap import CapBeside, PrefillRoom, cap_prefill
 from splitserve.engine_core.scheduler.pacing.step_budget import StepBudget
@@ -81,6 +81,7 @@ class Scheduler:
         self._max_chunk = kv.bounds.max_chunk
         speculates = config.num_speculative_tokens > 0
         self._drafts = Drafts(config, self.running, kv, self.budget) if speculates else None
+        self._decode_counts = DecodeCounts()
         self._next_step = 1
         self._freed_rows: list[int] = []
 
@@ -184,7 +185,7 @@ class Scheduler:
             # Every decoding row keeps its token as far as the budget allows: prefill leaves room for them.
             room = PrefillRoom(cap_beside(num_decoding), max(1, budget - num_decoding))
         if everyone_decodes:
-            return Chunks(rows, num_tokens, contexts + num_tokens), room
+            return Chunks(rows, self._decode_counts.of(num_decoding), contexts + ONE), room
         num_tokens = np.minimum(num_tokens, self._max_chunk)
         if room is not None:
             num_tokens = cap_prefill(room, num_tokens, contexts)
@@ -251,12 +252,11 @@ class Scheduler:
         running.num_tokens[sampling_rows] = positions + ONE
         if max_drafts:
             running.num_possible_drafts[sampling_rows] += max_drafts
-        packed_num_tokens = pack_int32(num_tokens)
+        packed_num_tokens = self._decode_counts.pack(num_tokens)
         moves = NO_MOVES if self._offload is None else self._offload.take_moves()
         samplers = sampling_rows, packed_sampling_rows
-        self.in_flight.append(
-            PlannedStep(step, rows, ends, *samplers, packed_num_tokens, moves.num_moves, max_drafts)
-        )
+        planned = PlannedStep(step, rows, ends, *samplers, packed_num_tokens, moves.num_moves, max_drafts)
+        self.in_flight.append(planned)
         freed_rows, self._freed_rows = self._freed_rows, []
         return SchedulerOutput(
             step=step,

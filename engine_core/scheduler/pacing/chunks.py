@@ -7,6 +7,7 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from splitserve.engine_core.ipc.codec import pack_int32
 from splitserve.engine_core.scheduler.running import IntColumn
 
 
@@ -54,3 +55,26 @@ class PlannedStep(NamedTuple):
     packed_num_tokens: bytes
     num_moves: int
     max_drafts: int = 0
+
+
+class DecodeCounts:
+    """The counts of a step in which every row decodes, and their packed form: made once, used by all of them.
+
+    Whoever keeps past steps then keeps one column, and not one for each.
+    """
+
+    def __init__(self) -> None:
+        self._ones: IntColumn = np.zeros(0, np.int64)
+        self._packed = b""
+
+    def of(self, num_rows: int) -> IntColumn:
+        """Return int64 [num_rows], all 1; the same as last time if the number is the same. Read-only."""
+        if len(self._ones) != num_rows:
+            self._ones = np.ones(num_rows, np.int64)
+            self._ones.flags.writeable = False
+            self._packed = pack_int32(self._ones)
+        return self._ones
+
+    def pack(self, num_tokens: IntColumn) -> bytes:
+        """Pack the counts of a step, which may be those of of()."""
+        return self._packed if num_tokens is self._ones else pack_int32(num_tokens)
