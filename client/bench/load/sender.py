@@ -74,12 +74,9 @@ class Sender:
             if chunk.usage is not None:
                 seen.num_prompt_tokens = chunk.usage.prompt_tokens or seen.num_prompt_tokens
                 seen.num_output_tokens = chunk.usage.completion_tokens or 0
-            if chunk.choices and self._counts(chunk.choices[0], seen):
+            # As vLLM counts: with the event that only tells who speaks, which comes with the first token.
+            if chunk.choices:
                 _count(seen, chunk.choices[0], arrival.at_s)
-
-    def _counts(self, choice: Choice, seen: Measured) -> bool:
-        """Whether an event is one of tokens: the first of a chat only tells who speaks."""
-        return not self._is_chat or bool(seen.ttft_s or choice.finish_reason or _text(choice))
 
 
 def as_messages(prompt: str | Messages) -> Messages:

@@ -29,10 +29,10 @@ async def sent(pieces: list[bytes], *, is_chat: bool) -> Measured:
         return await sender.send(Sample("hi", 5, 16), [])
 
 
-async def test_the_first_event_of_a_chat_that_only_tells_who_speaks_is_no_token() -> None:
+async def test_the_first_event_of_a_chat_that_only_tells_who_speaks_counts_as_the_first() -> None:
     seen = await sent(CHAT, is_chat=True)
     assert seen.error == ""
-    assert len(seen.itls_s) == 2
+    assert len(seen.itls_s) == 3
     assert seen.text == "hmyes"
     assert (seen.num_prompt_tokens, seen.num_output_tokens) == (7, 3)
     assert 0 < seen.ttft_s <= seen.latency_s
