@@ -14,25 +14,11 @@ inline constexpr int64_t kRowBlockBytes = 320 * 1024;
 // How far ahead of its use a weight that is read once is fetched: a memory access takes as long as this many
 // bytes at full bandwidth.
 inline constexpr int64_t kStreamAheadBytes = 8192;
-// Inputs of int8 weights that are unpacked at a time, to 64 KiB on the stack; and rows of a block when the
-// sums go through memory between two stretches, which they do in rows longer than that only.
-inline constexpr int64_t kStretchDepth = 1024;
-inline constexpr int64_t kMaxPartialRows = kRowBlockBytes / (2 * kStretchDepth);
-
 // How many of the cache lines of its own weights a tile fetches of other ones, and where these begin.
 enum class Share { kNone, kQuarter, kHalf, kAll };
 struct Ahead {
   const char* start;
   Share share;
-};
-
-// Inputs [first_k, first_k + depth) of a panel and the weights that belong to them. Sums that begin or end
-// within the row are kept in `partial` [rows of the call][32] meanwhile.
-struct Stretch {
-  const char* weights;
-  int64_t first_k;
-  int64_t depth;
-  float* partial;
 };
 
 // The panel in work, and the one its thread works on afterwards, as far as can be told.
@@ -47,24 +33,17 @@ const char* panel_of(const LinearParams& p, int64_t panel) {
 }
 
 template <typename Format, int kRows, int kLines>
-void panel_tile(const LinearParams& p, int64_t row, int64_t panel, const Stretch& stretch,
-                const char* ahead) {
+void panel_tile(const LinearParams& p, int64_t row, int64_t panel, const char* ahead) {
   using X = typename Format::X;
   Rows<X, kRows> x;
-  x.depth = stretch.depth;
-  for (int i = 0; i < kRows; ++i) {
-    x.data[i] = static_cast<const X*>(p.x) + (row + i) * p.x_stride + stretch.first_k;
-  }
+  x.depth = p.depth;
+  for (int i = 0; i < kRows; ++i) x.data[i] = static_cast<const X*>(p.x) + (row + i) * p.x_stride;
   Vec sums[kRows][kPanelVecs] = {};
-  if (stretch.first_k > 0) std::memcpy(sums, stretch.partial, sizeof sums);
+  const char* weights = panel_of<Format>(p, panel);
   if constexpr (has_group_scales(Format::kFormat)) {
-    PanelTile<Format, kRows, kLines>::run(x, stretch.weights, ahead, {p.groups, panel, row}, sums);
+    PanelTile<Format, kRows, kLines>::run(x, weights, ahead, {p.groups, panel, row}, sums);
   } else {
-    PanelTile<Format, kRows, kLines>::run(x, stretch.weights, ahead, sums);
-  }
-  if (stretch.first_k + stretch.depth < p.depth) {
-    std::memcpy(stretch.partial, sums, sizeof sums);
-    return;
+    PanelTile<Format, kRows, kLines>::run(x, weights, ahead, sums);
   }
   if constexpr (requires { Format::put_in_order(sums[0]); }) {
 #pragma GCC unroll 16
@@ -126,11 +105,11 @@ void dot_tile(const LinearParams& p, int64_t row, int64_t panel, const char* ahe
 }
 
 template <typename Format, int kRows, int kLines>
-void tile(const LinearParams& p, int64_t row, int64_t panel, const Stretch& stretch, const char* ahead) {
+void tile(const LinearParams& p, int64_t row, int64_t panel, const char* ahead) {
   if constexpr (Format::kFormat == WeightFormat::kInt8Dot) {
     dot_tile<kRows, kLines>(p, row, panel, ahead);
   } else {
-    panel_tile<Format, kRows, kLines>(p, row, panel, stretch, ahead);
+    panel_tile<Format, kRows, kLines>(p, row, panel, ahead);
   }
 }
 
@@ -148,20 +127,20 @@ inline constexpr bool kMayShare = 2 * kRows >= Format::kMaxRows;
 
 template <typename Format, int kRows = Format::kMaxRows>
 SPLITSERVE_INLINE void tile_of(int64_t rows, const LinearParams& p, int64_t row, int64_t panel,
-                               const Stretch& stretch, const Ahead& ahead) {
+                               const Ahead& ahead) {
   if (rows == kRows) {
     if constexpr (kMayShare<Format, kRows>) {
-      if (ahead.share == Share::kNone) return tile<Format, kRows, 0>(p, row, panel, stretch, nullptr);
+      if (ahead.share == Share::kNone) return tile<Format, kRows, 0>(p, row, panel, nullptr);
       if (ahead.share == Share::kHalf) {
-        return tile<Format, kRows, kHalfLines<Format>>(p, row, panel, stretch, ahead.start);
+        return tile<Format, kRows, kHalfLines<Format>>(p, row, panel, ahead.start);
       }
       if (ahead.share == Share::kQuarter) {
-        return tile<Format, kRows, kQuarterLines<Format>>(p, row, panel, stretch, ahead.start);
+        return tile<Format, kRows, kQuarterLines<Format>>(p, row, panel, ahead.start);
       }
     }
-    return tile<Format, kRows, kAllLines<Format>>(p, row, panel, stretch, ahead.start);
+    return tile<Format, kRows, kAllLines<Format>>(p, row, panel, ahead.start);
   }
-  if constexpr (kRows > 1) tile_of<Format, kRows - 1>(rows, p, row, panel, stretch, ahead);
+  if constexpr (kRows > 1) tile_of<Format, kRows - 1>(rows, p, row, panel, ahead);
 }
 
 // What pass `pass` of `passes` over a panel fetches. A single pass runs ahead in the stream of weights;
@@ -184,46 +163,10 @@ Ahead ahead_of(const LinearParams& p, const Panels& panels, int64_t pass, int64_
 template <typename Format>
 void panel_rows(const LinearParams& p, int64_t row, int64_t row_end, const Panels& panels) {
   const int64_t rows = row_end - row, passes = ceil_div(rows, Format::kMaxRows), panel = panels.current;
-  const Stretch whole{panel_of<Format>(p, panel), 0, p.depth, nullptr};
   for (int64_t pass = 0; pass < passes; ++pass) {
     const int64_t begin = rows * pass / passes, end = rows * (pass + 1) / passes;
-    tile_of<Format>(end - begin, p, row + begin, panel, whole, ahead_of<Format>(p, panels, pass, passes));
+    tile_of<Format>(end - begin, p, row + begin, panel, ahead_of<Format>(p, panels, pass, passes));
   }
-}
-
-// The same for many rows and int8: the weights become bfloat16 once for all of them, a stretch at a time.
-// Products and their order are those of panel_rows, and so are the bits.
-template <typename Format>
-void unpacked_rows(const LinearParams& p, int64_t row, int64_t row_end, int64_t panel) {
-  const int64_t rows = row_end - row, passes = ceil_div(rows, BFloat16Weights::kMaxRows);
-  alignas(64) char weights[kStretchDepth / 2 * BFloat16Weights::kStepBytes];
-  alignas(64) float partial[kMaxPartialRows * kPanelCols];
-  const char* packed = panel_of<Format>(p, panel);
-  for (int64_t k = 0; k < p.depth; k += kStretchDepth) {
-    const int64_t depth = p.depth - k < kStretchDepth ? p.depth - k : kStretchDepth;
-    const int64_t steps = ceil_div(depth, 2);
-    for (int64_t step = 0; step < steps; ++step) {
-      Format::unpack(packed + step * Format::kStepBytes, weights + step * BFloat16Weights::kStepBytes);
-    }
-    packed += steps * Format::kStepBytes;
-    for (int64_t pass = 0; pass < passes; ++pass) {
-      const int64_t begin = rows * pass / passes, end = rows * (pass + 1) / passes;
-      float* sums = p.depth > kStretchDepth ? partial + begin * kPanelCols : nullptr;
-      const Stretch stretch{weights, k, depth, sums};
-      // A line per step is what the next stretch takes.
-      const Ahead next{packed, pass == 0 ? Share::kHalf : Share::kNone};
-      tile_of<BFloat16Weights>(end - begin, p, row + begin, panel, stretch, next);
-    }
-  }
-}
-
-template <typename Format>
-void block_rows(const LinearParams& p, int64_t row, int64_t row_end, const Panels& panels) {
-  if constexpr (requires { Format::unpack; } && !has_group_scales(Format::kFormat)) {
-    // Twice is cheaper than a way through memory.
-    if (row_end - row > 2 * Format::kMaxRows) return unpacked_rows<Format>(p, row, row_end, panels.current);
-  }
-  panel_rows<Format>(p, row, row_end, panels);
 }
 
 // Multiplies blocks of rows with panels; belongs to a thread and its part of the tasks.
@@ -231,7 +174,7 @@ template <typename Format>
 struct BlockRows {
   static constexpr int64_t kLeastRows = Format::kMaxRows, kMostRows = INT64_MAX, kBytes = kRowBlockBytes;
   static void multiply(const LinearParams& p, int64_t row, int64_t row_end, const Panels& panels) {
-    block_rows<Format>(p, row, row_end, panels);
+    panel_rows<Format>(p, row, row_end, panels);
   }
 };
 

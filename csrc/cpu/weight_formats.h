@@ -16,7 +16,7 @@ inline constexpr int kStepRows = 12, kGroupRows = 8, kFewRows = 6;
 #elif defined(__AVX512F__)
 inline constexpr int kStepRows = 6, kGroupRows = 4, kFewRows = 0;
 #elif defined(__AVX2__)
-inline constexpr int kStepRows = 2, kGroupRows = 1, kFewRows = 0;
+inline constexpr int kStepRows = 2, kGroupRows = 2, kFewRows = 0;
 #else
 inline constexpr int kStepRows = 1, kGroupRows = 1, kFewRows = 0;
 #endif
@@ -104,15 +104,6 @@ struct Int8Weights {
     const IntVec wide = __builtin_convertvector(packed, IntVec);
     return {__builtin_convertvector((wide << 24) >> 24, Vec), __builtin_convertvector(wide >> 8, Vec)};
   }
-  // One step in the layout of BFloat16Weights.
-  SPLITSERVE_INLINE static void unpack(const char* step, char* out) {
-#pragma GCC unroll 8
-    for (int v = 0; v < kPanelVecs; ++v) {
-      const DotStep<X>::Operand operand = load(step, v);
-      const UintVec pairs = as_uint(operand.even) >> 16 | as_uint(operand.odd);
-      std::memcpy(out + v * kLanes * 4, &pairs, sizeof pairs);
-    }
-  }
 #endif
 };
 
@@ -185,13 +176,24 @@ struct Mxfp4Codes {
   }
 
  private:
-  // Of the code in the lowest 4 bits. From 1 on its exponent and mantissa are those of a float that is moved.
+  // Of the code in the lowest 4 bits.
   SPLITSERVE_INLINE static Vec value(UintVec code) {
+#if defined(__AVX512F__)
+    const __m512 values = _mm512_setr_ps(0.0f, 0.5f, 1.0f, 1.5f, 2.0f, 3.0f, 4.0f, 6.0f, -0.0f, -0.5f, -1.0f,
+                                         -1.5f, -2.0f, -3.0f, -4.0f, -6.0f);
+    return _mm512_permutexvar_ps(reinterpret_cast<__m512i>(code), values);
+#elif defined(__AVX2__)
+    const __m256 magnitudes = _mm256_setr_ps(0.0f, 0.5f, 1.0f, 1.5f, 2.0f, 3.0f, 4.0f, 6.0f);
+    const Vec magnitude = _mm256_permutevar8x32_ps(magnitudes, reinterpret_cast<__m256i>(code));
+    return as_float(as_uint(magnitude) | (code & 8u) << 28);
+#else
+    // From 1 on its exponent and mantissa are those of a float that is moved.
     const UintVec magnitude = code & 7u, sign = (code & 8u) << 28;
     const Vec normal = as_float((magnitude << 22) + (126u << 23));
     const Vec small = __builtin_convertvector(reinterpret_cast<IntVec>(magnitude), Vec) * 0.5f;
     const Vec value = magnitude < 2u ? small : normal;
     return as_float(as_uint(value) | sign);
+#endif
   }
 };
 using Mxfp4Weights = GroupWeights<Mxfp4Codes, WeightFormat::kMxfp4>;

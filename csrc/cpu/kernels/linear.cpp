@@ -4,6 +4,7 @@
 
 #include "common/experts.h"
 #include "cpu/group_sums.h"
+#include "cpu/linear_floats.h"
 #include "cpu/linear_rows.h"
 #include "cpu/linear_tiles.h"
 #include "cpu/parallel.h"
