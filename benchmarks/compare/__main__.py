@@ -113,8 +113,12 @@ def _command(
     return command
 
 
-def _add_names(command: argparse.ArgumentParser, flag: str, known: list[str]) -> None:
-    command.add_argument(flag, type=_list_of(known), default=known, metavar="NAMES", help=", ".join(known))
+def _add_names(
+    command: argparse.ArgumentParser, flag: str, known: list[str], default: list[str] | None = None
+) -> None:
+    command.add_argument(
+        flag, type=_list_of(known), default=default or known, metavar="NAMES", help=", ".join(known)
+    )
 
 
 def parse_options() -> argparse.Namespace:
@@ -131,7 +135,8 @@ def parse_options() -> argparse.Namespace:
     command.add_argument("dir", type=Path)
     _add_names(command, "--models", list(SHAPES))
     _add_names(command, "--scenarios", [*OFFLINE, *ONLINE])
-    _add_names(command, "--engines", list(ENGINES))
+    usual = [name for name, engine in ENGINES.items() if not engine.only_by_name]
+    _add_names(command, "--engines", list(ENGINES), usual)
     command.add_argument("--rounds", type=int, default=5)
     command.add_argument("--json", type=Path, help="file for the figures")
     command = _command(commands, "table", table, "print the tables of a file")

@@ -1,8 +1,9 @@
 """How does a model become a GGUF file for llama.cpp? Runs with the Python that has the gguf package.
 
-    python -m benchmarks.compare.gguf_export MODEL_DIR bf16|q8_0|q4_0
+    python -m benchmarks.compare.gguf_export MODEL_DIR bf16|q8_0|q4_0|q4_k_m|q6_k
 
 Matrices take the type asked for, or bf16 where their rows are no multiple of its block; norms stay float32.
+q4_k_m and q6_k are made by llama.cpp itself of the bf16 file, with the types that it gives each matrix.
 """
 
 from __future__ import annotations
@@ -36,16 +37,18 @@ MODEL_NAMES = {"model.embed_tokens": "token_embd", "model.norm": "output_norm"}
 
 
 class Kind(NamedTuple):
-    """A GGUF quantisation by its names in the gguf package."""
+    """A GGUF quantisation by its names in the gguf package; "" for a mixture of types."""
 
     file_type: str
-    tensor_type: str
+    tensor_type: str = ""
 
 
 KINDS = {
     "bf16": Kind("MOSTLY_BF16", "BF16"),
     "q8_0": Kind("MOSTLY_Q8_0", "Q8_0"),
     "q4_0": Kind("MOSTLY_Q4_0", "Q4_0"),
+    "q4_k_m": Kind("MOSTLY_Q4_K_M"),
+    "q6_k": Kind("MOSTLY_Q6_K"),
 }
 
 
@@ -88,6 +91,22 @@ def export(model: Path, shape: Shape, kind: str) -> None:
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()
     writer.close()
+    part.rename(path)
+
+
+def quantize(model: Path, shape: Shape, kind: str) -> None:
+    """Write the file by llama.cpp; as complete as the other."""
+    import llama_cpp
+
+    source, path = gguf_path(model, "bf16"), gguf_path(model, kind)
+    if not source.exists():
+        export(model, shape, "bf16")
+    part = path.with_suffix(".part")
+    params = llama_cpp.llama_model_quantize_default_params()
+    params.ftype = getattr(llama_cpp, f"LLAMA_FTYPE_{KINDS[kind].file_type}")
+    code = llama_cpp.llama_model_quantize(str(source).encode(), str(part).encode(), params)
+    if code:
+        raise SystemExit(f"llama_model_quantize returned {code}")
     part.rename(path)
 
 
@@ -144,4 +163,5 @@ def _add_tensors(writer: Any, model: Path, shape: Shape, wanted: Any) -> None:
 
 if __name__ == "__main__":
     folder = Path(sys.argv[1])
-    export(folder, SHAPES[folder.name], sys.argv[2])
+    write = export if KINDS[sys.argv[2]].tensor_type else quantize
+    write(folder, SHAPES[folder.name], sys.argv[2])

@@ -6,7 +6,7 @@ from benchmarks.compare.engines.base import Engine
 from benchmarks.compare.engines.hf_transformers import Transformers
 from benchmarks.compare.engines.llama_cpp import LlamaCpp
 from benchmarks.compare.engines.openvino_genai import OpenVinoGenAi
-from benchmarks.compare.engines.split_serve import SplitServe
+from benchmarks.compare.engines.split_serve import SplitServe, SplitServeGguf
 from benchmarks.compare.engines.vllm_cpu import VllmCpu
 
 ENGINES: dict[str, Engine] = {
@@ -15,10 +15,15 @@ ENGINES: dict[str, Engine] = {
         SplitServe(""),
         SplitServe("int8"),
         SplitServe("int4"),
+        SplitServeGguf("q8_0"),
+        SplitServeGguf("q6_k"),
+        SplitServeGguf("q4_k_m"),
         VllmCpu(),
         LlamaCpp("bf16"),
         LlamaCpp("q8_0"),
         LlamaCpp("q4_0"),
+        LlamaCpp("q6_k"),
+        LlamaCpp("q4_k_m"),
         Transformers(),
         OpenVinoGenAi(),
     )

@@ -37,6 +37,7 @@ class Engine(ABC):
         needs: one line on what `setup` makes for it, with its size; "" if nothing.
         pausable: its processes may be stopped while others are measured.
         has_server: whether it comes with a server of OpenAI's API.
+        only_by_name: it is left out of a run that names no engines.
         health_path: answers 200 once the server can serve.
     """
 
@@ -47,6 +48,7 @@ class Engine(ABC):
     needs: str = ""
     pausable: bool = True
     has_server: bool = True
+    only_by_name: bool = False
     health_path: str = "/health"
 
     def folder(self, root: Path) -> Path:

@@ -25,6 +25,8 @@ CMAKE_FLAGS = [
     "-DLLAMA_OPENSSL=OFF",
     "-DLLAMA_USE_PREBUILT_UI=OFF",
 ]
+# Bits of a weight, by the kind of a file.
+PRECISIONS = {"bf16": 16, "q8_0": 8, "q6_k": 6, "q4_0": 4, "q4_k_m": 4}
 TOKENS_PER_SEQ = 256
 BATCH_TOKENS = 2048
 
@@ -41,7 +43,8 @@ class LlamaCpp(Engine):
 
     def __init__(self, kind: str) -> None:
         self.name = f"llamacpp-{kind}"
-        self.precision = {"bf16": 16, "q8_0": 8, "q4_0": 4}[kind]
+        self.precision = PRECISIONS[kind]
+        self.only_by_name = kind in ("q6_k", "q4_k_m")
         self._kind = kind
 
     def _build(self, root: Path) -> Path:
@@ -70,7 +73,7 @@ class LlamaCpp(Engine):
         """Write the model's GGUF file."""
         if not gguf_path(model, self._kind).exists():
             export = [self.python(root), "-m", "benchmarks.compare.gguf_export"]
-            run_logged([*export, str(model), self._kind], log)
+            run_logged([*export, str(model), self._kind], log, {**os.environ, **self.environment(root)})
 
     def missing(self, root: Path, model: Path) -> str:
         """Return whether the server or the model's file is lacking."""

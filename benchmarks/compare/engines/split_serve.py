@@ -9,6 +9,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from benchmarks.compare.engines.base import KV_CACHE_BYTES, Engine, Generator
+from benchmarks.compare.engines.llama_cpp import PRECISIONS
+from benchmarks.compare.gguf_export import gguf_path
 
 if TYPE_CHECKING:
     from splitserve import LLM
@@ -61,6 +63,41 @@ class SplitServe(Engine):
 
         options = {"kv_cache_memory_bytes": KV_CACHE_BYTES, "use_tqdm": False, **self._options}
         return _Offline(LLM(str(model), **options))
+
+
+class SplitServeGguf(SplitServe):
+    """Ours with the GGUF file that llama.cpp has, which its setup makes.
+
+    Args:
+        kind: of the file.
+    """
+
+    only_by_name = True
+
+    def __init__(self, kind: str) -> None:
+        super().__init__("")
+        self.name = f"splitserve-gguf-{kind}"
+        self.precision = PRECISIONS[kind]
+        self._kind = kind
+
+    def missing(self, root: Path, model: Path) -> str:
+        """Return whether there is no such file."""
+        path = gguf_path(model, self._kind)
+        how = f"python -m benchmarks.compare setup {root} --peers llamacpp"
+        return "" if path.exists() else f"{path} does not exist: {how}"
+
+    def server_command(self, root: Path, model: Path, port: int) -> list[str]:
+        """Return the same command with the file in the place of the folder."""
+        command = super().server_command(root, model, port)
+        return [str(gguf_path(model, self._kind)) if part == str(model) else part for part in command]
+
+    def weight_bytes(self, model: Path) -> int:
+        """Return the size of the file."""
+        return gguf_path(model, self._kind).stat().st_size
+
+    def load(self, model: Path) -> Generator:
+        """Start an engine of its own on the file."""
+        return super().load(gguf_path(model, self._kind))
 
 
 class _Offline:
