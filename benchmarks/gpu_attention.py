@@ -187,7 +187,9 @@ def attention_cases(ops: CudaOps, device: torch.device, all_work: Iterable[Work]
         yield attention_case(ops, device, work, torch.bfloat16)
 
 
-def coded_cases(ops: CudaOps, device: torch.device, all_work: Iterable[Work] = CODED_WORK) -> Iterator[Case]:
+def coded_cache_cases(
+    ops: CudaOps, device: torch.device, all_work: Iterable[Work] = CODED_WORK
+) -> Iterator[Case]:
     for work in all_work:
         for codes in CODES:
             yield coded_case(ops, device, work, codes)

@@ -18,7 +18,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from benchmarks.gpu_attention import attention_cases, coded_cases
+from benchmarks.gpu_attention import attention_cases, coded_cache_cases
 from benchmarks.gpu_case import Case
 from benchmarks.gpu_copies import COPY_BYTES, copy_bytes_per_s
 from benchmarks.gpu_sampling import sampling_cases
@@ -317,7 +317,7 @@ def timed_cases(ops: CudaOps, device: torch.device) -> Iterator[Case]:
         for dtype in (torch.bfloat16, torch.float16, torch.float32):
             yield from all_cases(ops, device, sizes, dtype)
     yield from attention_cases(ops, device)
-    yield from coded_cases(ops, device)
+    yield from coded_cache_cases(ops, device)
     yield from sampling_cases(ops, device)
 
 

@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from benchmarks import gpu_engine, gpu_engine_bench, gpu_experts, gpu_kernels, gpu_speculation
-from benchmarks.gpu_attention import Work, attention_cases, coded_cases
+from benchmarks.gpu_attention import Work, attention_cases, coded_cache_cases
 from benchmarks.gpu_case import Case
 from benchmarks.gpu_coded import FORMS, coded_cases
 from benchmarks.gpu_engine_bench import Bench
@@ -84,7 +84,7 @@ def test_experts_give_what_torch_gives(
 
 
 def test_attention_over_codes_is_near_that_over_bfloat16(gpu: Gpu) -> None:
-    for case in coded_cases(gpu.ops, gpu.device, [Work(2, 1, 40, 4, 2, 64)]):
+    for case in coded_cache_cases(gpu.ops, gpu.device, [Work(2, 1, 40, 4, 2, 64)]):
         # Both write to the same tensor.
         actual, expected = case.ours().cpu().clone(), case.torchs().cpu()
         torch.testing.assert_close(actual, expected, atol=0.1, rtol=0.1)
