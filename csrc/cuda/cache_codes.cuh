@@ -40,7 +40,9 @@ class Int8Codes {
   __device__ uint32_t encode(float x) const {
     constexpr float kRound = 12582912.0f;  // 1.5 * 2^23: adding it leaves the integer in the low bits
     const float units = std::bit_cast<float>(magnitude_bits(x)) * inverse_ + kRound;
-    return (std::bit_cast<uint32_t>(units) & kCodeMagnitude) | code_sign(x);
+    // A GPU's NaN has all bits set, that of a CPU none of these.
+    const uint32_t integer = units == units ? std::bit_cast<uint32_t>(units) & kCodeMagnitude : 0u;
+    return integer | code_sign(x);
   }
 
   __device__ uint16_t scale() const { return static_cast<uint16_t>(scale_bits_ >> 16); }
