@@ -93,7 +93,6 @@ class Ranks:
     def expect_caches(self) -> None:
         """Every rank is about to be told to allocate a KV cache, for the first time or again."""
         self._caches.clear()
-        self._released.clear()
 
     def submit(self, step: int) -> None:
         """Note that every rank was sent a step."""
@@ -124,7 +123,7 @@ class Ranks:
             case MemoryNeed():
                 return self._join_needs(rank, message)
             case MemoryReleased():
-                return self._last(self._released, rank, message)
+                return self._join_released(rank, message)
             case AdapterLoaded():
                 return self._join_adapters(message)
         return message
@@ -197,6 +196,13 @@ class Ranks:
                 name: max(part.alternatives[name] for part in parts) for name in message.alternatives
             },
         )
+
+    def _join_released(self, rank: int, message: MemoryReleased) -> MemoryReleased | None:
+        if self._last(self._released, rank, message) is None:
+            return None
+        # Not any earlier: they may be told to allocate again before the last of them has answered.
+        self._released.clear()
+        return message
 
     def _join_adapters(self, message: AdapterLoaded) -> AdapterLoaded | None:
         answers = self._adapters.setdefault(message.number, [])

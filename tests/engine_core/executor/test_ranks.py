@@ -112,6 +112,15 @@ def test_memory_is_free_once_it_is_at_every_rank_each_time() -> None:
         assert ranks.are_serving
 
 
+def test_memory_is_free_at_every_rank_though_it_is_wanted_again_before() -> None:
+    ranks = Ranks(2, 0, 5.0, ManualClock())
+    assert ranks.take(0, MemoryReleased()) is None
+    ranks.expect_caches()
+    assert ranks.take(0, KVCacheReady(4)) is None
+    assert ranks.take(1, MemoryReleased()) == MemoryReleased()
+    assert ranks.take(1, KVCacheReady(4)) == KVCacheReady(4)
+
+
 def test_needs_are_the_largest_of_all_ranks_and_memory_the_least() -> None:
     ranks = Ranks(2, 0, 5.0, ManualClock())
     model = ModelInfo("m", "LlamaForCausalLM", "bfloat16", 1000, 1000, [2])
