@@ -102,7 +102,10 @@ class Serving:
             try:
                 return self._serve()
             except EngineGoneError:
-                if self._cache is None or self._wait_s == 0:
+                if self._wait_s == 0:
+                    raise
+                if self._cache is None:
+                    self._remove_folder()
                     raise
             self._await_engine()
 
@@ -223,8 +226,12 @@ class Serving:
         self._worker.adapters.forget_asks()
         reach("worker.waiting_for_engine")
         if not self._link.find_successor(WorkerWaiting(rank, pid, self._num_steps), self._wait_s):
-            remove_folder_of(pid, os.path.dirname(ipc_path(self._place.connect)))
+            self._remove_folder()
             raise EngineGoneError
         self._is_adopted = True
         log_event(logger, logging.INFO, "engine_found", rank=rank)
         self._link.send(hello(rank))
+
+    def _remove_folder(self) -> None:
+        """Leave nothing where a successor of the engine would find this worker."""
+        remove_folder_of(os.getpid(), os.path.dirname(ipc_path(self._place.connect)))

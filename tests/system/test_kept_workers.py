@@ -11,7 +11,7 @@ import time
 import psutil
 import pytest
 
-from splitserve.engine_core.ipc.messages import StepOutputs
+from splitserve.engine_core.ipc.messages import Call, CallKind, CallResult, StepOutputs
 from tests.engine_core.processes import wait_ended
 from tests.engine_core.server.harness import RawClient
 from tests.system.lives import DEADLINE_S, Lives, lives
@@ -132,6 +132,19 @@ def test_a_worker_for_which_nobody_comes_ends_and_leaves_nothing() -> None:
         life.client()
         workers = life.record()
         life.kill()
+        assert wait_ended(workers, DEADLINE_S) == []
+        assert list(life.folder.glob("splitserve*")) == []
+
+
+def test_a_worker_of_an_engine_that_died_asleep_ends_and_leaves_nothing() -> None:
+    with lives() as life:
+        life.start()
+        client = life.client()
+        workers = life.record()
+        client.send(Call(1, CallKind.SLEEP, keeps_weights=True))
+        assert client.wait_for(CallResult).ok
+        life.kill()
+        # There is no KV cache to wait with.
         assert wait_ended(workers, DEADLINE_S) == []
         assert list(life.folder.glob("splitserve*")) == []
 
