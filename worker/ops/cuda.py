@@ -1,8 +1,8 @@
 """The operations on tensors of a CUDA device, by the kernels of csrc/cuda; what differs from other devices:
 
 * Activations may be float16, too.
-* A call enqueues work on torch's current stream of the tensors' device and returns. It neither allocates nor
-  waits, so it can be captured in a CUDA graph.
+* A call enqueues work on torch's current stream of the tensors' device and returns. It does not wait, and
+  allocates at most from torch's allocator, so it can be captured in a CUDA graph.
 * Ids live on the device, where no exception can be raised. A token id outside the vocabulary and a position
   outside the table give NaN, which the sampler reports as that row's error; a slot outside the cache is
   skipped, and so are rows and tokens that are not there when logits are penalised or edited. Asked for the
