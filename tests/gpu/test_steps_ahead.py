@@ -155,6 +155,43 @@ def test_a_grammar_that_fails_while_its_step_is_held_fails_its_row_alone(loaded:
     assert [told(requests[i]) for i in (0, 2)] == [told(expected[i]) for i in (0, 2)]
 
 
+def test_a_row_that_fails_before_a_held_step_is_told_with_one_whose_grammar_fails_in_it(
+    loaded: Loaded,
+) -> None:
+    sampling = SequenceSampling(temperature=1.0, max_tokens=12, ignore_eos=True, grammar=GRAMMARS[1])
+    requests = [Served([9, 10 + i], msgspec.structs.replace(sampling, seed=i)) for i in range(3)]
+    expected = [request.again() for request in requests]
+    Loop(*loaded, depth=1).run(expected)
+    loop, executor = loop_ahead(loaded)
+    worker = loaded[0]
+    begin, held = worker.begin, 0
+
+    def spoil(step: SchedulerOutput) -> object:
+        nonlocal held
+        runner = worker.runner
+        assert runner is not None
+        if held == 4:
+            # What row 0 drew, in the device's own memory: there is no number behind it.
+            runner.graphs._last_drawn[1] = 7
+        started = begin(step)
+        held += isinstance(started, StepHeld)
+        if held == 6:
+            grammar = runner.batch.sampling.grammars.get(1)
+            if grammar is not None and grammar.matcher is not None:
+                grammar.matcher.consume_token(ids_of("?")[0])
+        return started
+
+    worker.begin = spoil  # type: ignore[method-assign,assignment]
+    try:
+        loop.run(requests)
+    finally:
+        del worker.begin
+    assert executor.num_ahead > 4
+    codes = [request.finished and request.finished.error_code for request in requests]
+    assert codes == ["numerical_error", "grammar_failed", ""]
+    assert told(requests[2]) == told(expected[2])
+
+
 @pytest.mark.parametrize("seed", range(3))
 def test_tokens_are_those_of_steps_one_by_one(loaded: Loaded, seed: int) -> None:
     rng = random.Random(seed)

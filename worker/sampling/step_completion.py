@@ -62,7 +62,10 @@ class StepCompletion:
             inputs: its layout.
             learn: tells whoever drafted how many drafts counted; needed if some were drafted.
         """
-        result = StepResult(inputs.errors)
+        failures = self._batch.failures
+        # While the step was held, the one before may have failed rows: they get nothing in this one.
+        failed_since = [failures[row] for row in inputs.rows.tolist() if row in failures] if failures else []
+        result = StepResult([*inputs.errors, *failed_since])
         if self._pooler is not None:
             self._pool(hidden, inputs, result, self._pooler)
         else:
