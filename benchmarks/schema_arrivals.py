@@ -30,6 +30,7 @@ from benchmarks.startup import free_port, wait_ready
 
 LIMIT_S = 120.0
 KINDS = ("alone", "plain requests", "new schemas")
+MAX_TOKENS = 320
 
 
 def hard_schema(number: int) -> dict[str, Any]:
@@ -42,29 +43,30 @@ def hard_schema(number: int) -> dict[str, Any]:
 
 
 class Stream(threading.Thread):
-    """A stream that notes when its tokens come, opened again when it ends."""
+    """A stream that notes when its tokens come, opened again when it ends.
+
+    Answers are short, and the first one is cut at another place in each stream: so the work of a step, which
+    grows with the tokens that it attends to, stays the same.
+    """
 
     def __init__(self, port: int, number: int) -> None:
         super().__init__(daemon=True)
         self._port = port
         self._number = number
-        self.times: list[float] = []
+        self._lengths = itertools.chain([MAX_TOKENS * (number % 16 + 1) // 16], itertools.repeat(MAX_TOKENS))
+        self.answers: list[list[float]] = []
 
     def run(self) -> None:
         """Read until the process ends."""
-        body = {
-            "model": "m",
-            "prompt": f"Stream {self._number}",
-            "max_tokens": 1500,
-            "ignore_eos": True,
-            "stream": True,
-        }
+        body = {"model": "m", "prompt": f"Stream {self._number}", "ignore_eos": True, "stream": True}
         with contextlib.suppress(OSError, http.client.HTTPException):
-            while True:
-                response = post(self._port, body)
+            for length in self._lengths:
+                response = post(self._port, {**body, "max_tokens": length})
+                times: list[float] = []
+                self.answers.append(times)
                 for line in response:
                     if line.startswith(b"data: {"):
-                        self.times.append(time.perf_counter())
+                        times.append(time.perf_counter())
 
 
 class Arrivals(threading.Thread):
@@ -108,11 +110,12 @@ def post(port: int, body: dict[str, Any]) -> http.client.HTTPResponse:
 
 
 def gaps_ms(streams: list[Stream], begin_s: float, end_s: float) -> np.ndarray:
-    """Times between the tokens of each stream within a window."""
+    """Times between the tokens of each answer within a window."""
     gaps = []
     for stream in streams:
-        times = np.array([at for at in stream.times if begin_s <= at <= end_s])
-        gaps.append(1e3 * np.diff(times))
+        for times in list(stream.answers):
+            within = np.array([at for at in list(times) if begin_s <= at <= end_s])
+            gaps.append(1e3 * np.diff(within))
     return np.concatenate(gaps)
 
 
@@ -124,7 +127,8 @@ def measure(port: int, args: argparse.Namespace) -> dict[str, list[float]]:
     time.sleep(3)
     numbers = itertools.count()
     found: dict[str, list[float]] = {kind: [] for kind in KINDS}
-    for turn, kind in itertools.product(range(args.rounds), KINDS):
+    for turn, place in itertools.product(range(args.rounds), range(len(KINDS))):
+        kind = KINDS[(turn + place) % len(KINDS)]
         begin_s = time.perf_counter()
         arrivals = Arrivals(port, args.every_ms / 1e3, numbers if kind == "new schemas" else None)
         with contextlib.nullcontext() if kind == "alone" else arrivals:
