@@ -94,6 +94,15 @@ def plain_requests(rng: random.Random, count: int) -> list[Served]:
     ]
 
 
+def check_against_one_by_one(loaded: Loaded, requests: list[Served], rng: random.Random) -> None:
+    alone = [request.again() for request in requests]
+    loop, executor = loop_ahead(loaded)
+    loop.run(requests, rng)
+    assert executor.num_ahead > 15
+    Loop(*loaded, depth=1).run(alone, rng)
+    assert [told(request) for request in requests] == [told(request) for request in alone]
+
+
 def masked_requests(rng: random.Random, count: int) -> list[Served]:
     """Some with a grammar, some with tokens to choose from, some with both or neither; nothing else."""
     requests = plain_requests(rng, count)
@@ -111,13 +120,7 @@ def masked_requests(rng: random.Random, count: int) -> list[Served]:
 def test_rows_with_masks_draw_when_the_step_before_is_known(loaded: Loaded, seed: int) -> None:
     rng = random.Random(seed)
     requests = [*masked_requests(rng, 9), *plain_requests(rng, 2)]
-    alone = [request.again() for request in requests]
-    loop, executor = loop_ahead(loaded)
-    loop.run(requests, rng)
-    assert executor.num_ahead > 15
-    one_by_one = Loop(*loaded, depth=1)
-    one_by_one.run(alone, random.Random(seed))
-    assert [told(request) for request in requests] == [told(request) for request in alone]
+    check_against_one_by_one(loaded, requests, rng)
     assert any(request.finished.reason == FinishReason.STOP for request in requests if request.finished)
 
 
@@ -196,13 +199,7 @@ def test_a_row_that_fails_before_a_held_step_is_told_with_one_whose_grammar_fail
 def test_tokens_are_those_of_steps_one_by_one(loaded: Loaded, seed: int) -> None:
     rng = random.Random(seed)
     requests = [*plain_requests(rng, 6), *random_requests(rng, 4)]
-    alone = [request.again() for request in requests]
-    loop, executor = loop_ahead(loaded)
-    loop.run(requests, rng)
-    assert executor.num_ahead > 15
-    one_by_one = Loop(*loaded, depth=1)
-    one_by_one.run(alone, random.Random(seed))
-    assert [told(request) for request in requests] == [told(request) for request in alone]
+    check_against_one_by_one(loaded, requests, rng)
 
 
 def test_only_steady_decode_steps_begin_ahead(loaded: Loaded) -> None:

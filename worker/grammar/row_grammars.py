@@ -8,7 +8,8 @@
     a forward pass begins       a thread tells the matcher the noted tokens, and asks it for the next mask,
                                 and for those behind drafts; any earlier, the worker's thread would have to
                                 wait for that one's share of the GIL
-    sampled from again          that thread is waited for, which has had a forward pass of time
+    sampled from again          that thread is waited for, which has had a forward pass of time; or, where the
+                                step before was in flight until now, its work is done here
     its matcher fails           the row fails, with what llguidance says; if it was asked about drafts, which
                                 may never be drawn, it is made again first
 

@@ -96,6 +96,23 @@ def test_rows_beside_each_other_do_not_change_each_other(compiler: GrammarCompil
         assert alone.outputs == [together.outputs[i]]
 
 
+@pytest.mark.parametrize("with_ids", [False, True])
+def test_masks_that_are_sent_to_a_device_say_what_shared_ones_say(
+    compiler: GrammarCompiler, with_ids: bool
+) -> None:
+    rows = [Row(SequenceSampling(seed=3)), Row(like(REGEX)), Row(like("[^a]*"))]
+    if with_ids:
+        rows.append(Row(SequenceSampling(seed=4, allowed_token_ids=tuple(ids("abc")))))
+    shared, sent = Bench(compiler, *rows), Bench(compiler, *rows)
+    masks = sent.sampler._masks
+    masks._is_shared, masks._table = False, None
+    for bench in (shared, sent):
+        bench.run(8)
+    assert sent.outputs == shared.outputs
+    # Rows without a grammar keep their masks on the device.
+    assert (masks._table is not None) == with_ids
+
+
 @pytest.mark.parametrize("num_before", range(1, 7))
 def test_a_resumed_row_goes_on_as_if_nothing_had_happened(compiler: GrammarCompiler, num_before: int) -> None:
     whole = Bench(compiler, Row(like(REGEX)))
