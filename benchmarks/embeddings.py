@@ -2,13 +2,14 @@
 
 Sentences of 32 to 256 tokens go to LLM.embed, with its processes, and to peers as the sentence-transformers
 library calls them: sorted by length, 32 at a time, padded, the mean over what is no padding. A peer is the
-BertModel of transformers, or what OpenVINO makes of that (`pip install openvino`), in the same precision.
-Weights are random, in the shapes of all-MiniLM-L6 and bge-base. Needs transformers.
+BertModel of transformers, or what OpenVINO makes of that (`pip install openvino`), in the same precision; or
+llama.cpp (benchmarks/embedding_llama.py says what it needs), which packs sentences instead. Weights are
+random, in the shapes of all-MiniLM-L6 and bge-base. Needs transformers.
 
 On a busy machine --cpu-time counts the processors' time instead, with one thread each.
 
     python -m benchmarks.embeddings [--shape minilm bge-base] [--dtype float32 bfloat16] [--rounds 5]
-        [--peer transformers openvino] [--threads 2] [--sentences 256] [--cpu-time]
+        [--peer transformers openvino llamacpp] [--threads 2] [--sentences 256] [--cpu-time]
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ import numpy.typing as npt
 import psutil
 import torch
 
+from benchmarks.embedding_llama import LlamaEmbedder, write_gguf
 from benchmarks.embedding_shapes import SHAPES, Shape, draw_sentences
 from splitserve import LLM
 
@@ -88,7 +90,17 @@ def openvino_states(folder: Path, dtype: str, threads: int) -> States:
     return states
 
 
-PEERS = {"transformers": transformers_states, "openvino": openvino_states}
+def llamacpp_embed(folder: Path, dtype: str, threads: int) -> Embed:
+    """Return llama.cpp with the model as a GGUF file."""
+    from transformers import BertModel
+
+    model = BertModel.from_pretrained(folder, add_pooling_layer=False)
+    config = model.config
+    sizes = (config.num_hidden_layers, config.hidden_size, config.num_attention_heads)
+    shape = Shape(*sizes, config.intermediate_size)
+    path = folder / f"{dtype}.gguf"
+    write_gguf(path, shape, iter(model.state_dict().items()), {"float32": "F32", "bfloat16": "BF16"}[dtype])
+    return LlamaEmbedder(path, threads)
 
 
 def peer_of(states: States) -> Embed:
@@ -115,6 +127,13 @@ def peer_of(states: States) -> Embed:
     return embed
 
 
+PEERS: dict[str, Callable[[Path, str, int], Embed]] = {
+    "transformers": lambda *args: peer_of(transformers_states(*args)),
+    "openvino": lambda *args: peer_of(openvino_states(*args)),
+    "llamacpp": llamacpp_embed,
+}
+
+
 def cpu_seconds() -> float:
     """Return the processors' time that this process and its children have taken."""
     own = psutil.Process()
@@ -137,7 +156,7 @@ def measure(name: str, dtype: str, options: Options) -> None:
     sentences, threads, clock = draw_sentences(options.num_sentences), options.threads, options.clock
     with tempfile.TemporaryDirectory() as folder:
         write_model(Path(folder), SHAPES[name])
-        embeds = {peer: peer_of(PEERS[peer](Path(folder), dtype, threads)) for peer in options.peers}
+        embeds = {peer: PEERS[peer](Path(folder), dtype, threads) for peer in options.peers}
         with LLM(folder, dtype=dtype, num_threads=threads, use_tqdm=False) as llm:
 
             def ours(sentences: list[list[int]]) -> Vectors:

@@ -26,7 +26,7 @@ from benchmarks.compare import results
 from benchmarks.compare.engines import ENGINES
 from benchmarks.compare.engines.base import NUM_CORES
 from benchmarks.compare.scenarios import OFFLINE, ONLINE
-from benchmarks.compare.shapes import SHAPES
+from benchmarks.compare.shapes import SHAPES, USUAL_MODELS
 from benchmarks.compare.table import report
 
 PEERS = sorted({engine.venv for engine in ENGINES.values() if engine.venv})
@@ -129,11 +129,11 @@ def parse_options() -> argparse.Namespace:
     commands = parser.add_subparsers(required=True)
     command = _command(commands, "setup", setup, "make models and peers")
     command.add_argument("dir", type=Path)
-    _add_names(command, "--models", list(SHAPES))
+    _add_names(command, "--models", list(SHAPES), USUAL_MODELS)
     _add_names(command, "--peers", PEERS)
     command = _command(commands, "run", run, "measure")
     command.add_argument("dir", type=Path)
-    _add_names(command, "--models", list(SHAPES))
+    _add_names(command, "--models", list(SHAPES), USUAL_MODELS)
     _add_names(command, "--scenarios", [*OFFLINE, *ONLINE])
     usual = [name for name, engine in ENGINES.items() if not engine.only_by_name]
     _add_names(command, "--engines", list(ENGINES), usual)

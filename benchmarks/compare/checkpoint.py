@@ -13,7 +13,7 @@ import torch
 from safetensors.torch import save_file
 from tokenizers import Tokenizer
 
-from benchmarks.compare.shapes import EXPERT_SHAPES, SHAPES, Shape
+from benchmarks.compare.shapes import SHAPES, Shape
 from training.tokenizer import save_tokenizer, train_tokenizer
 
 CORPUS_BYTES = 12_000_000
@@ -164,4 +164,4 @@ def corpus() -> Iterator[str]:
 
 if __name__ == "__main__":
     target = Path(sys.argv[1])
-    write_checkpoint(target, {**SHAPES, **EXPERT_SHAPES}[target.name])
+    write_checkpoint(target, SHAPES[target.name])

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import json
 import sys
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -32,7 +33,12 @@ LAYER_NAMES = {
     "mlp.gate_proj": "ffn_gate",
     "mlp.up_proj": "ffn_up",
     "mlp.down_proj": "ffn_down",
+    "mlp.gate": "ffn_gate_inp",
+    "mlp.experts.gate_proj": "ffn_gate_exps",
+    "mlp.experts.up_proj": "ffn_up_exps",
+    "mlp.experts.down_proj": "ffn_down_exps",
 }
+ARCHITECTURES = {"llama": "llama", "qwen3": "qwen3", "qwen3_moe": "qwen3moe"}
 MODEL_NAMES = {"model.embed_tokens": "token_embd", "model.norm": "output_norm"}
 
 
@@ -76,13 +82,34 @@ def interleave_heads(matrix: NDArray[np.float32], num_heads: int) -> NDArray[np.
     return halves.swapaxes(1, 2).reshape(rows, columns)
 
 
+def stack_experts(
+    tensors: Iterable[tuple[str, NDArray[np.float32]]], shape: Shape
+) -> Iterator[tuple[str, NDArray[np.float32]]]:
+    """Yield the tensors, the matrices of a layer's experts as one [experts, out, in] once all were met."""
+    import numpy as np
+
+    met: dict[str, dict[int, NDArray[np.float32]]] = {}
+    for name, values in tensors:
+        if ".experts." not in name:
+            yield name, values
+            continue
+        start, _, rest = name.partition(".experts.")
+        number, _, projection = rest.partition(".")
+        together = f"{start}.experts.{projection}"
+        matrices = met.setdefault(together, {})
+        matrices[int(number)] = values
+        if shape.experts is not None and len(matrices) == shape.experts.total:
+            del met[together]
+            yield together, np.stack([matrices[expert] for expert in range(shape.experts.total)])
+
+
 def export(model: Path, shape: Shape, kind: str) -> None:
     """Write the file; it takes its name only when it is complete."""
     import gguf
 
     path = gguf_path(model, kind)
     part = path.with_suffix(".part")
-    writer = gguf.GGUFWriter(part, shape.architecture)
+    writer = gguf.GGUFWriter(part, ARCHITECTURES[shape.architecture])
     _add_sizes(writer, shape)
     writer.add_file_type(gguf.LlamaFileType[KINDS[kind].file_type])
     _add_tokenizer(writer, json.loads((model / "tokenizer.json").read_text(encoding="utf-8")))
@@ -123,6 +150,10 @@ def _add_sizes(writer: Any, shape: Shape) -> None:
     writer.add_rope_dimension_count(shape.head_dim)
     writer.add_rope_freq_base(shape.rope_theta)
     writer.add_layer_norm_rms_eps(1e-6)
+    if shape.experts is not None:
+        writer.add_expert_count(shape.experts.total)
+        writer.add_expert_used_count(shape.experts.chosen)
+        writer.add_expert_feed_forward_length(shape.experts.size)
 
 
 def _add_tokenizer(writer: Any, tokenizer: dict[str, Any]) -> None:
@@ -149,14 +180,15 @@ def _add_tensors(writer: Any, model: Path, shape: Shape, wanted: Any) -> None:
     import gguf
 
     heads = {"q_proj": shape.num_heads, "k_proj": shape.num_kv_heads}
-    for name, values in read_bf16(model):
+    for name, values in stack_experts(read_bf16(model), shape):
         projection = name.split(".")[-2]
         if shape.architecture == "llama" and projection in heads:
             values = interleave_heads(values, heads[projection])
-        if values.ndim == 1:
+        # Norms and routers stay floats, as llama.cpp's own converter leaves them.
+        if values.ndim == 1 or name.endswith("mlp.gate.weight"):
             writer.add_tensor(gguf_name(name), values)
             continue
-        fits = values.shape[1] % gguf.GGML_QUANT_SIZES[wanted][0] == 0
+        fits = values.shape[-1] % gguf.GGML_QUANT_SIZES[wanted][0] == 0
         kind = wanted if fits else gguf.GGMLQuantizationType.BF16
         writer.add_tensor(gguf_name(name), gguf.quants.quantize(values, kind), raw_dtype=kind)
 

@@ -51,7 +51,7 @@ def decode_floor_tok_s(gb_per_s: float, weight_bytes: int) -> float:
 
 def prefill_ceiling_tok_s(gflop_per_s: float, shape: Shape) -> float:
     """Return prompt tokens per second if all layers' products ran at the full rate and attention was free."""
-    per_token = 2 * (shape.num_parameters - shape.vocab_size * shape.hidden_size)
+    per_token = 2 * (shape.num_active_parameters - shape.vocab_size * shape.hidden_size)
     return gflop_per_s * 1e9 / per_token
 
 

@@ -158,13 +158,15 @@ class Run:
     def _measure_limit(self, model: str, scenario: str, number: int) -> None:
         """Measure the machine in the round it is compared with."""
         load_average = os.getloadavg()[0]
+        shape = SHAPES[model]
         weight_bytes = num_weight_bytes(self._plan.root / "models" / model)
+        weight_bytes = weight_bytes * shape.num_active_parameters // shape.num_parameters
         if scenario == "single" and weight_bytes > limits.MIN_FLOOR_BYTES:
             rate = limits.read_gb_per_s(self._plan.root)
             floor, details = limits.decode_floor_tok_s(rate, weight_bytes), {"gb_per_s": rate}
         elif scenario == "prefill":
             rate = limits.matmul_gflop_per_s()
-            floor, details = limits.prefill_ceiling_tok_s(rate, SHAPES[model]), {"gflop_per_s": rate}
+            floor, details = limits.prefill_ceiling_tok_s(rate, shape), {"gflop_per_s": rate}
         else:
             return
         self._keep(Turn(LIMIT, model, scenario, number, floor, load_average, details=details))

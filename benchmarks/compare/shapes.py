@@ -44,10 +44,18 @@ class Shape(NamedTuple):
     @property
     def num_parameters(self) -> int:
         """Weights of all matrices; the vectors of the norms are left out."""
+        return self._parameters(self.experts.total if self.experts else 0)
+
+    @property
+    def num_active_parameters(self) -> int:
+        """Weights that meet one token: those of the experts that it does not pass are left out."""
+        return self._parameters(self.experts.chosen if self.experts else 0)
+
+    def _parameters(self, num_experts: int) -> int:
         attention = 2 * self.hidden_size * self.head_dim * (self.num_heads + self.num_kv_heads)
         mlp = 3 * self.hidden_size * self.intermediate_size
         if self.experts is not None:
-            mlp = self.hidden_size * self.experts.total * (3 * self.experts.size + 1)
+            mlp = self.hidden_size * (3 * self.experts.size * num_experts + self.experts.total)
         return self.vocab_size * self.hidden_size + self.num_layers * (attention + mlp)
 
     @property
@@ -56,6 +64,8 @@ class Shape(NamedTuple):
         return self.num_layers * 2 * self.num_kv_heads * self.head_dim * 2
 
 
+# What a comparison takes unless it names models.
+USUAL_MODELS = ["tiny", "small", "medium"]
 SHAPES = {
     # What a model costs that is hardly there: the engine's own work.
     "tiny": Shape("llama", 128, 4, 4, 2, 32, 352, 8192, 2048, 1e4, 8192),
@@ -63,9 +73,7 @@ SHAPES = {
     "small": Shape("llama", 576, 30, 9, 3, 64, 1536, 49152, 2048, 1e4, 32000),
     # Qwen3-0.6B.
     "medium": Shape("qwen3", 1024, 28, 16, 8, 128, 3072, 151936, 4096, 1e6, 32000),
-}
-# Compared with each other: as many weights meet a token in both, and four times as many lie in the second.
-EXPERT_SHAPES = {
+    # Compared with each other: as many weights meet a token in both, four times as many lie in the second.
     "dense-250m": Shape("qwen3", 1024, 24, 16, 4, 64, 2048, 32768, 2048, 1e6, 32000),
     "experts-1b": Shape("qwen3_moe", 1024, 24, 16, 4, 64, 2048, 32768, 2048, 1e6, 32000, Experts(24, 4, 512)),
 }

@@ -67,7 +67,9 @@ class LlamaCpp(Engine):
         run_logged([*pip, "--dest", str(folder), PACKAGE], log)
         [archive] = folder.glob(f"llama_cpp_python-{VERSION}*.tar.gz")
         shutil.unpack_archive(archive, folder)
-        return folder / archive.name.removesuffix(".tar.gz") / "vendor" / "llama.cpp"
+        source = folder / archive.name.removesuffix(".tar.gz") / "vendor" / "llama.cpp"
+        _keep_tile_settings(source / "ggml" / "src" / "ggml-cpu" / "amx" / "mmq.cpp")
+        return source
 
     def prepare(self, root: Path, model: Path, log: Path) -> None:
         """Write the model's GGUF file."""
@@ -108,6 +110,18 @@ class LlamaCpp(Engine):
     def load(self, model: Path) -> Generator:
         """Load the file into libllama."""
         return _Offline(gguf_path(model, self._kind))
+
+
+def _keep_tile_settings(file: Path) -> None:
+    """Tell the compiler that settings of AMX tiles are read.
+
+    GCC up to 12 takes the load of 64 bytes for one of 8, and leaves out the stores of the others; the process
+    then ends at its first product of quantised weights.
+    """
+    load, barrier = "_tile_loadconfig(&tc);", '__asm__ volatile("" : : "m"(tc) : "memory");'
+    text = file.read_text()
+    if barrier not in text:
+        file.write_text(text.replace(load, f"{barrier} {load}"))
 
 
 class _Offline:

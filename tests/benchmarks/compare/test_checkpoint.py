@@ -11,7 +11,7 @@ from safetensors.torch import save_file
 from tokenizers import Tokenizer
 
 from benchmarks.compare.checkpoint import config, layer_sizes, random_weights, textless_ids
-from benchmarks.compare.shapes import EXPERT_SHAPES, SHAPES, Experts, Shape
+from benchmarks.compare.shapes import SHAPES, Experts, Shape
 from benchmarks.compare.tensors import num_weight_bytes, read_bf16
 from tests.benchmarks.compare.conftest import SMALL
 
@@ -40,11 +40,10 @@ def test_experts_lie_where_transformers_expects_them(tmp_path: Path) -> None:
 
 
 def test_the_shapes_that_are_compared_multiply_as_many_weights() -> None:
-    dense, sparse = EXPERT_SHAPES.values()
+    dense, sparse = SHAPES["dense-250m"], SHAPES["experts-1b"]
     assert sparse.experts is not None
-    chosen = sparse._replace(experts=sparse.experts._replace(total=sparse.experts.chosen))
-    routers = sparse.num_layers * sparse.hidden_size * sparse.experts.chosen
-    assert chosen.num_parameters - routers == dense.num_parameters
+    routers = sparse.num_layers * sparse.hidden_size * sparse.experts.total
+    assert sparse.num_active_parameters - routers == dense.num_active_parameters == dense.num_parameters
     assert round(dense.num_parameters / 1e6) == 247
     assert round(sparse.num_parameters / 1e6) == 1003
 
