@@ -22,14 +22,26 @@ inline constexpr int64_t kStretchSteps = 8;
 struct StepAhead {
   const char* start;
   int64_t lines;
+  bool is_soon;  // used by this pass, not by a later panel's
 
   // Line `i` of a step, if it has so many.
   SPLITSERVE_INLINE void fetch(int64_t step, int64_t i) const {
-    if (i < lines) __builtin_prefetch(start + (step * lines + i) * 64);
+    if (i < lines) fetch_line(step * lines + i);
   }
   SPLITSERVE_INLINE void fetch_quarter(int64_t step, int quarter) const {
-    for (int64_t i = lines * quarter / 4; i < lines * (quarter + 1) / 4; ++i)
-      __builtin_prefetch(start + (step * lines + i) * 64);
+    for (int64_t i = lines * quarter / 4; i < lines * (quarter + 1) / 4; ++i) fetch_line(step * lines + i);
+  }
+
+ private:
+  // What is needed late goes to the L2 cache alone: on its way to the L1 cache a line takes one of the few
+  // places for misses until memory has answered, and tiles of the rows in work wait for one.
+  SPLITSERVE_INLINE void fetch_line(int64_t line) const {
+    if (is_soon) {
+      __builtin_prefetch(start + line * 64);
+    } else {
+      constexpr int kToL2 = 2;
+      __builtin_prefetch(start + line * 64, 0, kToL2);
+    }
   }
 };
 

@@ -16,15 +16,21 @@ inline constexpr int64_t kTileBlockBytes = 640 * 1024, kTileBlockRows = 640;
 // Outputs of so many passes are in no cache, and a pass is over before memory has answered.
 inline constexpr int64_t kManyPasses = 8;
 
-// Cache lines per step of tiles.
+// So many passes fetch the next panel between them; more are over before it is needed.
+inline constexpr int64_t kFetchingPasses = 8;
+
+// What pass `pass` of `passes` over a panel fetches. A single pass runs ahead in the stream of weights;
+// several, which find the panel in a cache, fetch the next one as evenly as they can.
 template <typename Format>
-constexpr int64_t lines_per_step(Share share) {
+StepAhead step_ahead(const LinearParams& p, const Panels& panels, int64_t pass, int64_t passes) {
   constexpr int64_t kStepBytes = panel_bytes(Format::kFormat, TileInput<Format>::kDepth),
-                    kUnits = kStepBytes / Format::kUnitBytes;
-  return kUnits * (share == Share::kAll       ? kAllLines<Format>
-                   : share == Share::kHalf    ? kHalfLines<Format>
-                   : share == Share::kQuarter ? kQuarterLines<Format>
-                                              : 0);
+                    kLines = kStepBytes / Format::kUnitBytes * kAllLines<Format>;
+  if (passes == 1) return {panel_of<Format>(p, panels.current) + kStreamAheadBytes, kLines, true};
+  const int64_t fetching = passes < kFetchingPasses ? passes : kFetchingPasses;
+  if (pass >= fetching) return {nullptr, 0, false};
+  const int64_t first = kLines * pass / fetching, end = kLines * (pass + 1) / fetching;
+  const int64_t steps = panel_bytes(Format::kFormat, p.depth) / kStepBytes;
+  return {panel_of<Format>(p, panels.next) + first * steps * 64, end - first, false};
 }
 
 template <typename Format>
@@ -40,8 +46,7 @@ struct BlockRows<Format> {
           if (passes >= kManyPasses)
             fetch_outputs(p, row + pass * x.count / passes, row + (pass + 1) * x.count / passes,
                           panels.current);
-          const Ahead ahead = ahead_of<Format>(p, panels, pass, passes);
-          return StepAhead{ahead.start, lines_per_step<Format>(ahead.share)};
+          return step_ahead<Format>(p, panels, pass, passes);
         },
         [&](int64_t first, int64_t rows, const float* sums) {
           if constexpr (kIsDot) {
