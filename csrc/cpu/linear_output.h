@@ -64,20 +64,71 @@ SPLITSERVE_INLINE void write(const LinearParams& p, int64_t row, int64_t col,
   store_whole(static_cast<BFloat16*>(p.out) + offset, p.out_stride, sums);
 }
 
-// The same as write_columns for a whole panel, but row by row: of rows that compete for few cache sets a line
-// would be gone before its second half is written.
+// Outputs that are in no cache when they are read: as much as an L2 cache holds.
+inline constexpr int64_t kStreamedBytes = 2 << 20;
+
+// Writes the outputs of a whole panel row by row: of rows that compete for few cache sets a line would be
+// gone before its second half is written. Many rows go past the caches, whole lines at a time, so that memory
+// is not read only to be overwritten; a StreamFence makes these visible to other threads.
+template <typename Out>
+class PanelWriter {
+ public:
+  PanelWriter(const LinearParams& p, int64_t row, int64_t col)
+      : out_(static_cast<Out*>(p.out) + row * p.out_stride + col),
+        stride_(p.out_stride),
+        streams_(is_streamed(p) && reinterpret_cast<uintptr_t>(out_) % kLineBytes == 0 &&
+                 stride_ * kOutBytes % kLineBytes == 0) {}
+
+  static bool is_streamed(const LinearParams& p) {
+#if defined(__AVX512F__)
+    return p.rows * p.cols * kOutBytes >= kStreamedBytes;
+#else
+    return false;
+#endif
+  }
+
+  SPLITSERVE_INLINE void put(const Vec (&sums)[kPanelVecs]) {
+    alignas(kLineBytes) Out lines[kPanelCols];
+    Out* const row = streams_ ? lines : out_;
+#pragma GCC unroll 8
+    for (int v = 0; v < kPanelVecs; ++v) store(row + v * kLanes, sums[v]);
+#if defined(__AVX512F__)
+    for (int64_t i = 0; streams_ && i < kPanelCols; i += kLineBytes / kOutBytes)
+      _mm512_stream_si512(reinterpret_cast<__m512i*>(out_ + i), _mm512_load_si512(lines + i));
+#endif
+    out_ += stride_;
+  }
+
+ private:
+  static constexpr int64_t kLineBytes = 64, kOutBytes = sizeof(Out);
+  Out* out_;
+  const int64_t stride_;
+  const bool streams_;
+};
+
+// Outlives a thread's part of a call.
+struct StreamFence {
+  ~StreamFence() {
+#if defined(__AVX512F__)
+    _mm_sfence();
+#endif
+  }
+};
+
+// The same as write_columns for a whole panel.
 template <typename Out>
 [[gnu::noinline]] void write_rows(const LinearParams& p, int64_t row, int64_t rows, int64_t col,
                                   const float* sums) {
-  Out* out = static_cast<Out*>(p.out) + row * p.out_stride + col;
-  for (int64_t i = 0; i < rows; ++i, out += p.out_stride, sums += kPanelCols) {
-#pragma GCC unroll 2
-    for (int64_t v = 0; v < kPanelCols; v += kLanes) {
-      Vec sum = load(sums + v);
-      if (p.scales != nullptr) sum *= load(p.scales + col + v);
-      if (p.bias != nullptr) sum += load(static_cast<const BFloat16*>(p.bias) + col + v);
-      store(out + v, sum);
+  PanelWriter<Out> writer(p, row, col);
+  for (int64_t i = 0; i < rows; ++i, sums += kPanelCols) {
+    Vec outputs[kPanelVecs];
+#pragma GCC unroll 8
+    for (int64_t v = 0; v < kPanelVecs; ++v) {
+      outputs[v] = load(sums + v * kLanes);
+      if (p.scales != nullptr) outputs[v] *= load(p.scales + col + v * kLanes);
+      if (p.bias != nullptr) outputs[v] += load(static_cast<const BFloat16*>(p.bias) + col + v * kLanes);
     }
+    writer.put(outputs);
   }
 }
 
@@ -91,19 +142,20 @@ SPLITSERVE_INLINE IntVec load_sums(const void* p) {
 template <typename Out>
 [[gnu::noinline]] void write_dot_rows(const LinearParams& p, int64_t row, int64_t rows, int64_t col,
                                       const float* sums) {
-  Out* out = static_cast<Out*>(p.out) + row * p.out_stride + col;
+  PanelWriter<Out> writer(p, row, col);
   Vec scales[kPanelVecs], biases[kPanelVecs] = {};
   for (int v = 0; v < kPanelVecs; ++v) {
     scales[v] = load(p.scales + col + v * kLanes);
     if (p.bias != nullptr) biases[v] = load(static_cast<const BFloat16*>(p.bias) + col + v * kLanes);
   }
-  for (int64_t i = 0; i < rows; ++i, out += p.out_stride, sums += kPanelCols) {
+  for (int64_t i = 0; i < rows; ++i, sums += kPanelCols) {
+    Vec outputs[kPanelVecs];
 #pragma GCC unroll 8
     for (int v = 0; v < kPanelVecs; ++v) {
-      Vec sum = scaled_dot(p.codes, row + i, load_sums(sums + v * kLanes)) * scales[v];
-      if (p.bias != nullptr) sum += biases[v];
-      store(out + v * kLanes, sum);
+      outputs[v] = scaled_dot(p.codes, row + i, load_sums(sums + v * kLanes)) * scales[v];
+      if (p.bias != nullptr) outputs[v] += biases[v];
     }
+    writer.put(outputs);
   }
 }
 

@@ -43,7 +43,7 @@ struct BlockRows<Format> {
     tiles.multiply(
         x, panel_of<Format>(p, panels.current), {p.groups, panels.current, row},
         [&](int64_t pass, int64_t passes) {
-          if (passes >= kManyPasses)
+          if (passes >= kManyPasses && !is_streamed(p))
             fetch_outputs(p, row + pass * x.count / passes, row + (pass + 1) * x.count / passes,
                           panels.current);
           return step_ahead<Format>(p, panels, pass, passes);
@@ -85,6 +85,11 @@ struct BlockRows<Format> {
     if (col + kPanelCols > p.cols) return write_columns<BFloat16>(p, row, rows, col, sums);
     if (p.out_dtype == DType::kFloat32) return write_rows<float>(p, row, rows, col, sums);
     write_rows<BFloat16>(p, row, rows, col, sums);
+  }
+
+  static bool is_streamed(const LinearParams& p) {
+    return p.out_dtype == DType::kFloat32 ? PanelWriter<float>::is_streamed(p)
+                                          : PanelWriter<BFloat16>::is_streamed(p);
   }
 
   static void fetch_outputs(const LinearParams& p, int64_t row, int64_t row_end, int64_t panel) {

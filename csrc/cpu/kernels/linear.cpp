@@ -52,6 +52,7 @@ template <typename Format>
 void run(const LinearParams& p) {
   const RowBlocks<Format> blocks(p, 0, p.rows);
   parallel_for(blocks.num_tasks(), p.rows * p.cols * p.depth, [&](int64_t begin, int64_t end) {
+    const StreamFence fence;
     BlockRows<Format> rows;
     for (int64_t task = begin; task < end; ++task) {
       blocks.run(p, task, blocks.panel_of_task(task_after(task, begin, end)), &rows);
@@ -90,6 +91,7 @@ void run_experts(const ExpertLinearParams& p) {
   const int64_t passes = p.starts == nullptr ? p.experts : 1;
   const int64_t tasks = firsts[p.experts], work = passes * p.linear.rows * p.linear.cols * p.linear.depth;
   parallel_for(tasks, work, [&](int64_t begin, int64_t end) {
+    const StreamFence fence;
     BlockRows<Format> rows;
     for (int64_t task = begin, expert = 0; task < end;) {
       expert = expert_of(task, expert);

@@ -6,6 +6,8 @@ import torch.nn.functional as F
 
 from splitserve.worker.ops.cpu import ops
 from splitserve.worker.ops.packed_weight import PackedWeight
+from splitserve.worker.ops.quantization import WeightForm
+from splitserve.worker.pages import zero_pages
 from tests.worker.ops.helpers import assert_as_exact_as_torch, assert_same_bits
 
 SHAPES = [(1, 1, 1), (1, 64, 9), (2, 33, 5), (3, 100, 64), (5, 257, 131), (18, 128, 70)]
@@ -70,6 +72,25 @@ def test_rows_of_large_blocks_have_the_bits_of_a_row_alone(dtype: torch.dtype) -
     for row in (0, 31, 320, 613, 644):
         ops.linear(alone, x[row : row + 1], packed)
         assert_same_bits(alone[0], whole[row])
+
+
+@pytest.mark.parametrize(
+    ("form", "out_dtype"), [("plain", torch.bfloat16), ("plain", torch.float32), ("w8a8", torch.bfloat16)]
+)
+def test_outputs_that_pass_the_caches_are_those_of_a_few_rows(
+    form: WeightForm, out_dtype: torch.dtype
+) -> None:
+    # More than 2 MiB, rows of which begin cache lines or do not, and the last panel is not whole.
+    x, packed = torch.randn(620, 40).bfloat16(), PackedWeight.of(torch.randn(1800, 40).bfloat16(), form)
+    for first in (0, 1):
+        wide = zero_pages((620, 1856), out_dtype)
+        out = wide[:, first : first + 1800]
+        ops.linear(out, x, packed)
+        assert wide[:, :first].count_nonzero() + wide[:, first + 1800 :].count_nonzero() == 0
+        for start, end in [(0, 30), (300, 301), (590, 620)]:
+            part = torch.empty(end - start, 1800, dtype=out_dtype)
+            ops.linear(part, x[start:end], packed)
+            assert_same_bits(out[start:end], part)
 
 
 def test_every_number_of_rows_gives_a_row_the_same_bits(dtype: torch.dtype) -> None:
