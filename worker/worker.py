@@ -332,8 +332,7 @@ def _limits(asked: WorkerConfig, loaded: LoadedModel, num_blocks: int) -> BatchL
         num_blocks=num_blocks,
         vocab_size=config.vocab_size,
         num_adapters=asked.num_adapter_slots,
-        num_window_groups=groups.num_window_groups,
-        group_window=groups.window,
+        group_windows=groups.windows,
     )
 
 

@@ -19,7 +19,7 @@ from typing import Literal
 
 import msgspec
 
-PROTOCOL_VERSION = 14
+PROTOCOL_VERSION = 15
 # The stage of an engine that recovers once it is woken up.
 ASLEEP = "asleep"
 
@@ -56,9 +56,9 @@ class ModelInfo(Wire, frozen=True):
         judges: its only label is its own answer yes, for which two texts become a chat.
         numerics: names what decides the last bit of a logit besides the weights: release, device, instruction
             set, attention backend, split. Engines with the same value compute the same bits.
-        num_window_groups: groups of layers with a window, if other layers see all tokens and the workers keep
-            blocks for each group; 0 if every block is one of all layers.
-        group_window: the window of these layers, or the widest of them.
+        group_windows: if layers differ in what they see and the workers keep blocks for each group of them:
+            the window of each group behind the first, the widest of its layers', the widest group first.
+            Empty if every block is one of all layers.
     """
 
     path: str
@@ -79,8 +79,12 @@ class ModelInfo(Wire, frozen=True):
     judges: bool = False
     pools_all: bool = False
     has_token_vectors: bool = False
-    num_window_groups: int = 0
-    group_window: int = 0
+    group_windows: list[int] = []
+
+    @property
+    def num_window_groups(self) -> int:
+        """Groups of layers behind the first that have KV blocks of their own."""
+        return len(self.group_windows)
 
     @property
     def pooled_size(self) -> int:

@@ -50,8 +50,8 @@ class NewRow(Wire, frozen=True):
         adapter: slot of its adapter, which AdapterLoaded has said to be there; -1 for none.
         predicted_token_ids: int32 column of what its output is expected to be like, for drafts.
         window_block_ids: int32 column, a block of each window group for each index of the table from
-            first_window_block on.
-        first_window_block: number of first blocks that have left the window of these groups.
+            first_window_block on; -1 for one that has left the window of its group.
+        first_window_block: number of first blocks that have left the windows of all these groups.
     """
 
     row: int

@@ -32,9 +32,7 @@ def make_kv_cache_manager(
     """
     max_chunk = config.max_prefill_tokens or config.max_num_batched_tokens
     num_ahead = max_steps_in_flight(config.num_stages) - 1
-    bounds = bound_rows(
-        config.num_blocks, config.block_size, max_chunk, windows.window, num_ahead, windows.num_groups
-    )
+    bounds = bound_rows(config.num_blocks, config.block_size, max_chunk, windows, num_ahead)
     held = ledger.open(config.num_blocks, config.block_size) if ledger is not None else None
     if held is not None and config.enable_prefix_caching:
         secret = held.secret

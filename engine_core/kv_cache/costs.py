@@ -41,8 +41,8 @@ class KVCosts:
         self._recompute_ns = recompute_ns
         self._move_block_ns = move_block_ns
         self._block_size = block_size
-        self._num_window_groups = windows.num_groups
-        self._blocks_in_window = -(-windows.window // block_size) + 1
+        # Blocks that a window holds, with the number of groups that have it.
+        self._in_windows = [(-(-window // block_size) + 1, count) for window, count in windows.counted()]
 
     def is_worth_saving(self, num_blocks: int) -> bool:
         """Whether num_blocks blocks of a prefix should be moved out and back rather than computed again."""
@@ -70,4 +70,4 @@ class KVCosts:
 
     def _num_moved(self, num_blocks: int) -> int:
         """Return how many blocks of all groups bring num_blocks blocks of tokens back."""
-        return num_blocks + self._num_window_groups * min(num_blocks, self._blocks_in_window)
+        return num_blocks + sum(count * min(num_blocks, held) for held, count in self._in_windows)

@@ -14,7 +14,8 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-from splitserve.engine_core.kv_cache.block_indexer import NEVER, BlockIndexer
+from splitserve.engine_core.kv_cache.block_indexer import BlockIndexer
+from splitserve.engine_core.kv_cache.leaving import watch_windows
 from splitserve.engine_core.kv_cache.prefix_cache import PrefixCache
 from splitserve.engine_core.kv_cache.prefix_finder import PrefixFinder
 from splitserve.engine_core.kv_cache.table_check import RowTables, check_tables
@@ -30,13 +31,13 @@ class KVCacheManager:
     Attributes:
         cache: the blocks and the prefixes they hold.
         indexer: which blocks of the rows can be found as prefixes.
-        tables: block ids by row; LEFT where a block has left the window of a sliding-window model.
-        window_tables: by row, a block id of each window group for each block of `tables`; LEFT as above.
-            Always empty if all layers are alike.
+        tables: block ids by row; LEFT where a block has left the window, if all layers have one.
+        window_tables: by row, a block id of each window group for each block of `tables`; LEFT where it has
+            left the window of its group. Always empty if all layers are alike.
         num_window_groups: see RowBounds.
         capacity: int64 [max_num_seqs]; tokens that a row's blocks hold, 0 for free rows.
-        next_leave_at: int64 [max_num_seqs]; num_computed_tokens at which its next block leaves the window.
         bounds: what a row may hold.
+        leaving: what has left of each of bounds.groups.
 
     Args:
         cache: with nothing in use.
@@ -54,13 +55,12 @@ class KVCacheManager:
         self.num_window_groups = bounds.num_window_groups
         self.tables: list[list[int]] = [[] for _ in range(max_num_seqs)]
         self.window_tables: list[list[int]] = [[] for _ in range(max_num_seqs)]
-        # The table whose entries leave, and how many it has for each block of tokens.
-        self._leaving = self.window_tables if bounds.num_window_groups else self.tables
-        self._num_leaving = bounds.num_window_groups or 1
+        self.leaving = watch_windows(bounds, self.tables, self.window_tables)
+        self._sliding = [leaving for leaving in self.leaving if leaving.window]
         self.capacity = np.zeros(max_num_seqs, np.int64)
-        self.next_leave_at = np.full(max_num_seqs, NEVER)
-        # Blocks of the first group that each row takes to hold what was known at its admission.
-        self._num_promised = np.zeros(max_num_seqs, np.int64)
+        self._num_groups = np.array([group.num_groups for group in bounds.groups])
+        # Of each of bounds.groups, the blocks of tokens up to which a row takes what it is promised.
+        self._promised = np.zeros((len(bounds.groups), max_num_seqs), np.int64)
         self.indexer = BlockIndexer(cache, self.tables, bounds.block_size, self.window_tables)
         self._finder = PrefixFinder(cache.index, cache.offload, bounds)
         self._enable_prefix_caching = enable_prefix_caching
@@ -85,8 +85,8 @@ class KVCacheManager:
 
         The whole prompt is allocated at once, so that a half-prefilled request never has to wait for, or
         preempt others over, blocks that admission already saw. With a sliding window that is as many as
-        the row ever holds at once; with window groups the rest of the first group's is promised, which later
-        admissions respect. Offloaded hits are loaded, however many they are.
+        the row ever holds at once in the narrowest; what the wider groups take beyond that is promised, which
+        later admissions respect. Offloaded hits are loaded, however many they are.
 
         Args:
             row: the row it will have.
@@ -97,9 +97,10 @@ class KVCacheManager:
             Tokens whose KV is cached, or None when the blocks do not suffice; nothing has changed then.
         """
         hits = self.find_prefix(request)
-        num_new = self._num_new_blocks(request, hits, num_spare_blocks)
-        if num_new is None:
+        wanted = self._wanted_blocks(request, hits, num_spare_blocks)
+        if wanted is None:
             return None
+        num_new = min(wanted)
         assert not self.tables[row], "the row must be free"
         held = self.cache.hold(request, hits)
         new = self.cache.allocate(num_new * self.blocks_per_entry)
@@ -108,11 +109,11 @@ class KVCacheManager:
         self.capacity[row] = len(self.tables[row]) * self.block_size
         if self.num_window_groups:
             self.window_tables[row] = held[num_hits:] + new[num_new:]
-            self._num_promised[row] = self._num_blocks_for(request.num_stored_tokens)
+            self._promised[:, row] = [num_hits + num_blocks for num_blocks in wanted]
         if self._enable_prefix_caching:
             self.indexer.begin(row, request, num_hits)
-        if self.bounds.window:
-            self.next_leave_at[row] = self.bounds.next_leave_at(hits.count(LEFT) // self._num_leaving)
+        for leaving in self._sliding:
+            leaving.begin(row, num_hits * self.block_size)
         return num_hits * self.block_size
 
     def load_ahead(self, request: Request, num_spare_blocks: int) -> bool:
@@ -134,7 +135,7 @@ class KVCacheManager:
         hits = self.find_prefix(request)
         loads = offload.loads(hits)
         num_now = offload.num_loads_left()
-        if len(loads) <= num_now or self._num_new_blocks(request, hits, num_spare_blocks) is None:
+        if len(loads) <= num_now or self._wanted_blocks(request, hits, num_spare_blocks) is None:
             return False
         end = hits.index(loads[num_now])
         held = self.cache.hold(request, hits[:end] + [LEFT] * (len(hits) - end))
@@ -170,13 +171,11 @@ class KVCacheManager:
 
     def first_block(self, row: int) -> int:
         """Return the index of the first block that a row holds in `tables`."""
-        return 0 if self.num_window_groups else self.num_left(row)
+        return self.leaving[0].num_left(row)
 
-    def num_left(self, row: int) -> int:
-        """Return for how many of a row's first blocks of tokens those of its windows have left."""
-        if not self.bounds.window:
-            return 0
-        return (int(self.next_leave_at[row]) - self.bounds.window + 1) // self.block_size - 1
+    def first_window_block(self, row: int) -> int:
+        """Return the index of the first block of tokens that a row holds in any window group."""
+        return self.leaving[1].num_left(row) if self.num_window_groups else 0
 
     def leave_window(self, rows: IntColumn, num_computed_tokens: IntColumn) -> None:
         """Give back the blocks that no later query of the rows sees; they become the first to be evicted.
@@ -188,37 +187,37 @@ class KVCacheManager:
             rows: int64 [n], in use.
             num_computed_tokens: int64 [n], steps in flight included.
         """
-        leaving = (num_computed_tokens >= self.next_leave_at[rows]).nonzero()[0]
-        for row, computed in zip(rows[leaving].tolist(), num_computed_tokens[leaving].tolist(), strict=True):
-            num_indexed = self.indexer.num_indexed(row)
-            first, end = self.num_left(row), min(self.bounds.num_left(computed), num_indexed)
-            if first < end:
-                width = self._num_leaving
-                entries = slice(first * width, end * width)
-                self.cache.release(self._leaving[row][entries], num_indexed)
-                self._leaving[row][entries] = [LEFT] * ((end - first) * width)
-                self.next_leave_at[row] = self.bounds.next_leave_at(end)
+        for leaving in self._sliding:
+            crossing = (num_computed_tokens >= leaving.next_leave_at[rows]).nonzero()[0]
+            for row, computed in zip(
+                rows[crossing].tolist(), num_computed_tokens[crossing].tolist(), strict=True
+            ):
+                num_indexed = self.indexer.num_indexed(row)
+                gone = leaving.leave(row, computed, num_indexed)
+                if gone:
+                    self.cache.release(gone, num_indexed)
 
     def free(self, row: int) -> None:
         """Give back a row's blocks; the end of the sequence becomes the first to be evicted."""
         num_indexed = self.indexer.num_indexed(row)
         if self.num_window_groups:
-            self.cache.release(self.in_windows(row)[::-1], num_indexed)
+            self.cache.release(self._held_in_windows(row)[::-1], num_indexed)
             self.window_tables[row] = []
-            self._num_promised[row] = 0
+            self._promised[:, row] = 0
         self.cache.release(self.tables[row][self.first_block(row) :][::-1], num_indexed)
         self.tables[row] = []
         self.capacity[row] = 0
-        self.next_leave_at[row] = NEVER
+        for leaving in self._sliding:
+            leaving.end(row)
         self.indexer.end(row)
 
     def in_windows(self, row: int) -> list[int]:
-        """Return the blocks that a row holds in window groups."""
-        return self.window_tables[row][self.num_left(row) * self.num_window_groups :]
+        """Return the entries of a row's window table from first_window_block() on."""
+        return self.window_tables[row][self.first_window_block(row) * self.num_window_groups :]
 
     def distrust(self, row: int) -> None:
         """Let nobody find the blocks of a row: what they hold may be why its request failed."""
-        self.cache.uncache(self.tables[row][self.first_block(row) :] + self.in_windows(row))
+        self.cache.uncache(self.tables[row][self.first_block(row) :] + self._held_in_windows(row))
 
     def reset_prefix_cache(self) -> int:
         """Forget every cached prefix; returns how many blocks held one. Running rows keep their blocks."""
@@ -236,25 +235,36 @@ class KVCacheManager:
             IntegrityError: names the first disagreement.
         """
         rows = [
-            RowTables(table, window_table, self.num_left(row) if table else 0, int(self.capacity[row]))
-            for row, (table, window_table) in enumerate(zip(self.tables, self.window_tables, strict=True))
+            RowTables(*tables, self._num_left(row) if tables[0] else [], int(self.capacity[row]))
+            for row, tables in enumerate(zip(self.tables, self.window_tables, strict=True))
         ]
         check_tables(rows, self.bounds, self.cache, num_computed_tokens)
+
+    def _num_left(self, row: int) -> list[int]:
+        return [leaving.num_left(row) for leaving in self.leaving]
+
+    def _held_in_windows(self, row: int) -> list[int]:
+        return [block_id for block_id in self.in_windows(row) if block_id != LEFT]
 
     def _num_blocks_for(self, num_tokens: int) -> int:
         return -(-num_tokens // self.block_size)
 
-    def _num_new_blocks(self, request: Request, hits: list[int], num_spare_blocks: int) -> int | None:
-        """Return the blocks of tokens that a request needs beside its hits.
+    def _wanted_blocks(self, request: Request, hits: list[int], num_spare_blocks: int) -> list[int] | None:
+        """Return the blocks of tokens that a request takes beside its hits in each of bounds.groups.
 
-        None unless the blocks for these, for what is to be loaded and for what is promised are free.
+        It gets the least of them at once. None unless the blocks for these, for what is to be loaded and for
+        what is promised are free.
         """
         num_hits = len(hits) // self.blocks_per_entry
-        num_held = num_hits - hits.count(LEFT) // self._num_leaving
         num_missing = self._num_blocks_for(request.num_stored_tokens) - num_hits
-        num_new = min(num_missing, self.bounds.max_blocks - num_held)
+        num_left, cached = self.bounds.num_left, num_hits * self.block_size
+        wanted = [
+            min(num_missing, max_blocks - (num_hits - num_left(window, cached)))
+            for window, _num_groups, max_blocks in self.bounds.groups
+        ]
+        num_new = min(wanted)
         if self.num_window_groups:
-            num_open = np.maximum(self._num_promised - self.capacity // self.block_size, 0).sum()
-            num_spare_blocks += int(num_open) + num_missing - num_new
+            num_open = np.maximum(self._promised - self.capacity // self.block_size, 0).sum(axis=1)
+            num_spare_blocks += int((num_open + wanted - num_new) @ self._num_groups)
         num_taken = num_new * self.blocks_per_entry
-        return num_new if self.cache.is_enough_free(hits, num_taken + num_spare_blocks) else None
+        return wanted if self.cache.is_enough_free(hits, num_taken + num_spare_blocks) else None

@@ -25,9 +25,11 @@ class PrefixFinder:
         self._offload = offload
         self._bounds = bounds
         self._block_bytes = bounds.block_size * TOKEN_BYTES
-        self._find = self._find_window if bounds.window else self._find_whole
-        if bounds.num_window_groups:
-            self._find = self._find_in_groups
+        self._keeps_first = not bounds.groups[0].window
+        # Of each group whose blocks must be there for a window only.
+        of_groups = [group.window for group in bounds.groups for _ in range(group.num_groups)]
+        self._windows = of_groups[1:] if self._keeps_first else of_groups
+        self._find = self._find_last_windows if self._windows else self._find_whole
 
     def find(self, request: Request) -> list[int]:
         """Return the places of all blocks of the prefix, LEFT for those that have left the window.
@@ -76,35 +78,41 @@ class PrefixFinder:
             hits.append(place)
         return hits
 
-    def _find_window(self, request: Request, lookup: Lookup) -> list[int]:
-        """Look for the longest prefix of which the last window is cached; O(blocks of the request)."""
-        block_size = self._bounds.block_size
-        end = first = (request.num_stored_tokens - 1) // block_size
-        self._extend_chain(request, end)
-        hits: list[int] = []  # from `end` backwards to `first`
-        while first > self._bounds.num_left(end * block_size):
-            first -= 1
-            place = lookup(request.block_hashes[first])
-            if place is None:
-                end = first
-                hits.clear()
-            else:
-                hits.append(place)
-        return [LEFT] * first + hits[::-1]
+    def _find_last_windows(self, request: Request, lookup: Lookup) -> list[int]:
+        """Look for the longest prefix of which every group has what the next token sees.
 
-    def _find_in_groups(self, request: Request, lookup: Lookup) -> list[int]:
-        """Look for the longest prefix of which the first group has all, and window groups the window."""
-        whole = self._find_whole(request, lookup)
-        num_groups, block_size = self._bounds.num_window_groups, self._bounds.block_size
-        end = first = len(whole)
-        places: list[int] = []  # of window groups, from `end` backwards to `first`
-        while first > self._bounds.num_left(end * block_size):
+        O(blocks of the request). A first group that sees all tokens has all blocks of it.
+        """
+        if self._keeps_first:
+            whole = self._find_whole(request, lookup)
+            end = len(whole)
+        else:
+            whole, end = [], (request.num_stored_tokens - 1) // self._bounds.block_size
+            self._extend_chain(request, end)
+        first, num_left = end, self._num_left(end)
+        found: list[list[int]] = []  # of the blocks from `end` backwards to `first`, in each group
+        while first > min(num_left):
             first -= 1
-            names = group_names(request.block_hashes[first : first + 1], num_groups)
-            found = [place for name in names if (place := lookup(name)) is not None]
-            if len(found) < num_groups:
-                end = first
-                places.clear()
+            names = self._names(request.block_hashes[first])
+            of_groups = zip(names, num_left, strict=True)
+            looked_up = (LEFT if first < gone else lookup(name) for name, gone in of_groups)
+            places = [place for place in looked_up if place is not None]
+            if len(places) < len(names):
+                end, num_left = first, self._num_left(first)
+                found.clear()
             else:
-                places += found[::-1]
-        return whole[:end] + [LEFT] * (first * num_groups) + places[::-1]
+                found.append(places)
+        entries = [[LEFT] * len(self._windows)] * first + found[::-1]
+        if not self._keeps_first:
+            whole, entries = [entry[0] for entry in entries], [entry[1:] for entry in entries]
+        return whole[:end] + [place for entry in entries for place in entry]
+
+    def _num_left(self, num_blocks: int) -> list[int]:
+        """Return how many blocks of a prefix the next token does not see, in each group with a window."""
+        computed = num_blocks * self._bounds.block_size
+        return [self._bounds.num_left(window, computed) for window in self._windows]
+
+    def _names(self, block_hash: bytes) -> list[bytes]:
+        """Return the names of a block in each group with a window."""
+        names = group_names([block_hash], self._bounds.num_window_groups)
+        return names if self._keeps_first else [block_hash, *names]

@@ -15,13 +15,13 @@ class RowTables(NamedTuple):
 
     Attributes:
         table, window_table: as KVCacheManager has them.
-        num_left: blocks of tokens of which those in a window have left.
+        num_left: in each of RowBounds.groups, how many blocks have left; empty for a free row.
         capacity: tokens that it is said to hold.
     """
 
     table: list[int]
     window_table: list[int]
-    num_left: int
+    num_left: list[int]
     capacity: int
 
 
@@ -47,8 +47,9 @@ def check_tables(
     cache.check_integrity(references)
     place_of: dict[int, tuple[int, int]] = {}
     for row, num_computed in num_computed_tokens.items():
-        if rows[row].num_left > bounds.num_left(num_computed) and bounds.window:
-            raise IntegrityError(f"row {row} gave back a block inside its window")
+        for group, num_left in zip(bounds.groups, rows[row].num_left, strict=False):
+            if num_left > bounds.num_left(group.window, num_computed):
+                raise IntegrityError(f"row {row} gave back a block inside its window of {group.window}")
         for block_id, place in _placed(rows[row], bounds):
             if references[block_id] == 1 and not cache.pool.is_cached(block_id):
                 continue
@@ -62,8 +63,11 @@ def _check_row(row: int, tables: RowTables, bounds: RowBounds) -> list[int]:
     """Check a row by itself; return the blocks that it holds."""
     table, window_table, num_left, capacity = tables
     held = [block_id for block_id, _place in _placed(tables, bounds)]
-    if len(set(held)) != len(held) or LEFT in held or len(table) - num_left > bounds.max_blocks:
-        raise IntegrityError(f"row {row} holds a block twice, none, or too many: {table}")
+    if len(set(held)) != len(held) or LEFT in held:
+        raise IntegrityError(f"row {row} holds a block twice, or none: {table}, {window_table}")
+    for group, num_gone in zip(bounds.groups, num_left, strict=False):
+        if len(table) - num_gone > group.max_blocks:
+            raise IntegrityError(f"row {row} holds too many blocks in a window of {group.window}: {table}")
     if capacity != len(table) * bounds.block_size:
         raise IntegrityError(f"row {row}: capacity {capacity} with {len(table)} blocks")
     if len(window_table) != len(table) * bounds.num_window_groups:
@@ -72,11 +76,18 @@ def _check_row(row: int, tables: RowTables, bounds: RowBounds) -> list[int]:
 
 
 def _placed(tables: RowTables, bounds: RowBounds) -> list[tuple[int, tuple[int, int]]]:
-    """Return each block that a row holds with its index and the number of its group."""
+    """Return each block that a row holds with its index and the number of its group.
+
+    Raises:
+        IntegrityError: an entry that is said to have left is still there.
+    """
     width = bounds.num_window_groups
-    first = 0 if width else tables.num_left
-    placed = [(block_id, (i, 0)) for i, block_id in enumerate(tables.table[first:], first)]
-    first = tables.num_left * width
-    for i, block_id in enumerate(tables.window_table[first:], first):
-        placed.append((block_id, (i // width, i % width + 1)))
+    per_group = zip(bounds.groups, tables.num_left, strict=False)
+    num_left = [num_gone for group, num_gone in per_group for _ in range(group.num_groups)]
+    placed: list[tuple[int, tuple[int, int]]] = []
+    for group, num_gone in enumerate(num_left):
+        column = tables.window_table[group - 1 :: width] if group else tables.table
+        if column[:num_gone] != [LEFT] * num_gone:
+            raise IntegrityError(f"group {group} still has blocks among the first {num_gone} of {column}")
+        placed += [(block_id, (i, group)) for i, block_id in enumerate(column[num_gone:], num_gone)]
     return placed

@@ -34,7 +34,7 @@ def check_integrity(
     )
     for row in rows:
         _check_counts_in_flight(row, running, in_flight)
-        if kv.bounds.max_blocks and running.num_computed_tokens[row] > kv.capacity[row]:
+        if kv.bounds.has_cache and running.num_computed_tokens[row] > kv.capacity[row]:
             raise IntegrityError(f"row {row} computed more tokens than its blocks hold")
 
 

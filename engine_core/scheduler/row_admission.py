@@ -181,7 +181,7 @@ class RowAdmission:
             adapter=NO_ADAPTER if adapter is None else adapter.slot,
             predicted_token_ids=request.predicted,
             window_block_ids=pack_int32(in_windows) if in_windows else b"",
-            first_window_block=self._kv.num_left(row) if in_windows else 0,
+            first_window_block=self._kv.first_window_block(row),
         )
 
     def _count(self, request: Request, num_cached: int) -> None:

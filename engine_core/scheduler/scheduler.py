@@ -76,7 +76,7 @@ class Scheduler:
         self.num_preemptions = 0
         self.is_short_of_blocks = False
         self._num_stages = config.num_stages
-        self._has_window = kv.bounds.window > 0
+        self._has_window = kv.bounds.has_window
         self._offload = kv.cache.offload
         self._max_chunk = kv.bounds.max_chunk
         speculates = config.num_speculative_tokens > 0

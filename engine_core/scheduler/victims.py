@@ -55,7 +55,8 @@ class Victims:
             return sys.maxsize
         num_computed = int(self._running.num_computed_tokens[row])
         cost = self._costs.return_cost(first, num_computed, can_move=self._kv.cache.offload is not None)
-        num_freed = len(table) - first
-        if self._kv.num_window_groups:
-            num_freed += self._kv.num_window_groups * (len(table) - max(first, self._kv.num_left(row)))
+        num_freed = sum(
+            leaving.num_groups * (len(table) - max(first, leaving.num_left(row)))
+            for leaving in self._kv.leaving
+        )
         return cost * SCALE // num_freed

@@ -71,8 +71,10 @@ def size_kv_cache(config: EngineConfig, ready: WorkerReady) -> KVSize:
             raise ConfigError(f"--kv-offload-gb must be 0: {ready.model.architecture} has no KV cache")
         return KVSize(0, 0, 0, 0, 0, 0)
     most_blocks = -(-max_model_len // config.block_size)
-    if ready.model.num_window_groups:
-        most_blocks = row_bounds(config, ready.model, most_blocks).max_blocks_for(max_model_len)
+    num_groups = 1 + ready.model.num_window_groups
+    if num_groups > 1:
+        whole = row_bounds(config, ready.model, most_blocks * num_groups)
+        most_blocks = whole.max_blocks_for(max_model_len)
     if config.num_blocks:
         num_blocks = config.num_blocks
     elif config.kv_cache_memory_bytes:
@@ -89,7 +91,6 @@ def size_kv_cache(config: EngineConfig, ready: WorkerReady) -> KVSize:
             f"the KV cache gets {memory} bytes, but one block of {config.block_size} tokens needs "
             f"{ready.block_bytes}: raise --kv-cache-memory-bytes or lower --block-size"
         )
-    num_groups = 1 + ready.model.num_window_groups
     if num_blocks < num_groups:
         flag = "--num-blocks" if config.num_blocks else "--kv-cache-memory-bytes"
         raise ConfigError(
@@ -116,10 +117,9 @@ def size_kv_cache(config: EngineConfig, ready: WorkerReady) -> KVSize:
 
 def row_bounds(config: EngineConfig, model: ModelInfo, num_blocks: int) -> RowBounds:
     """Return what a row may take of a pool, as make_kv_cache_manager() will bound it."""
-    windows = LayerWindows.of(model)
     chunk = config.max_prefill_tokens or config.max_num_batched_tokens
     num_in_flight = max_steps_in_flight(config.pipeline_parallel_size) - 1
-    return bound_rows(num_blocks, config.block_size, chunk, windows.window, num_in_flight, windows.num_groups)
+    return bound_rows(num_blocks, config.block_size, chunk, LayerWindows.of(model), num_in_flight)
 
 
 def _num_host_blocks(config: EngineConfig, block_bytes: int) -> int:

@@ -63,7 +63,7 @@ class EngineDriver:
         depth: int = 1,
         faults: Sequence[ScriptedFault] = (),
         sliding_window: int = 0,
-        num_window_groups: int = 0,
+        group_windows: Sequence[int] = (),
         step_s: float = STEP_S,
         fits_memory: Callable[[SchedulerOutput], bool] = lambda step: True,
         survives: Callable[[SchedulerOutput], bool] = lambda step: True,
@@ -79,7 +79,7 @@ class EngineDriver:
             verify=True,
             block_size=config.block_size,
             sliding_window=sliding_window,
-            num_window_groups=num_window_groups,
+            group_windows=tuple(group_windows),
         )
         self.executor = SimulatedExecutor(
             self.clock,

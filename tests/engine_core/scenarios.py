@@ -88,8 +88,12 @@ class _Scenario:
             steps = chance.sample(range(1, 40), 4)
             self._restarts += len(steps)
             faults += [ScriptedFault(FaultKind.OUT_OF_MEMORY, step) for step in steps]
-        num_window_groups = chance.choice([0, 0, 0, 1, 2])
-        slides = num_window_groups > 0 or chance.random() < 0.25
+        # Of the first group, and of those behind it, the widest first.
+        window = chance.randint(1, 24) if chance.random() < 0.25 else 0
+        num_window_groups = chance.choice([0, 0, 0, 1, 2, 3])
+        widths = [chance.randint(1, window or 24) for _ in range(num_window_groups)]
+        # Often alike, as those of models are.
+        widths = [widths[i - i % chance.choice([1, 2])] for i in range(num_window_groups)]
         config = self._config()
         if num_window_groups:
             # A block of each group in place of one; and from barely one longest sequence to several.
@@ -100,8 +104,8 @@ class _Scenario:
             depth=chance.randint(1, 5),
             step_s=chance.choice([STEP_S, STEP_S, SHORT_STEP_S / 2]),
             faults=faults,
-            sliding_window=chance.randint(1, 24) if slides else 0,
-            num_window_groups=num_window_groups,
+            sliding_window=window,
+            group_windows=sorted(widths, reverse=True),
             survives=Poison().survives,
         )
         self._is_poison_left = chance.random() < 0.1

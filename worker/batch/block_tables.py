@@ -57,7 +57,8 @@ class BlockTables:
         Args:
             row: of the batch.
             first_block: those before it have left the window.
-            block_ids: int32 [blocks of the row from first_block on, G].
+            block_ids: int32 [blocks of the row from first_block on, G]; -1 for one that has left the window
+                of its group.
 
         Raises:
             WorkerError: a block is outside the KV cache, or they are not as many as the row has.
@@ -67,7 +68,7 @@ class BlockTables:
             raise WorkerError(f"row {row} has {num_blocks} blocks, and {first_block} have left the window")
         if len(block_ids) != (num_blocks - first_block) * len(self.window_tables):
             raise WorkerError(f"row {row} is given {len(block_ids)} blocks in window groups")
-        self._check(block_ids, num_blocks)
+        self._check(block_ids[block_ids != -1], num_blocks)
         self.window_tables[:, row, :first_block] = -1
         by_group = block_ids.reshape(num_blocks - first_block, len(self.window_tables)).T
         self.window_tables[:, row, first_block:num_blocks] = by_group

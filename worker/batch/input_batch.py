@@ -24,7 +24,7 @@ class BatchLimits(NamedTuple):
     """Sizes the batch is allocated for.
 
     block_size is in tokens, num_blocks is 0 without a KV cache, num_adapters counts the slots of adapters,
-    num_window_groups and group_window are those of ModelInfo.
+    group_windows are those of ModelInfo.
     """
 
     max_num_seqs: int
@@ -34,8 +34,12 @@ class BatchLimits(NamedTuple):
     num_blocks: int
     vocab_size: int
     num_adapters: int = 0
-    num_window_groups: int = 0
-    group_window: int = 0
+    group_windows: tuple[int, ...] = ()
+
+    @property
+    def num_window_groups(self) -> int:
+        """Groups of layers behind the first; 0 if layers are alike."""
+        return len(self.group_windows)
 
 
 class InputBatch:

@@ -66,8 +66,9 @@ class DecodeStep:
             window_slots=None if window_tables is None else _ints(len(window_tables), num_rows),
         )
         # Made once: a recording keeps no tensor alive.
-        self._groups = self._meta.of_groups()[1:]
-        self._window_columns = [torch.from_numpy(table) for table in batch.blocks.window_tables]
+        groups = self._meta.of_groups()[1:]
+        columns = [torch.from_numpy(table) for table in batch.blocks.window_tables]
+        self._windows = list(zip(columns, groups, batch.limits.group_windows, strict=True))
         self._sampling = list(_tensors(batch.sampling.columns))
         gathered = allocate(SamplingColumns[Array], num_rows)
         self._gathered = SamplingColumns[torch.Tensor](*_tensors(gathered))
@@ -99,9 +100,9 @@ class DecodeStep:
         """
         limits = self._batch.limits
         decode_inputs(self._rows, self._columns, self._tensors, limits.block_size, limits.max_model_len)
-        for column, group in zip(self._window_columns, self._groups, strict=True):
+        for column, group, window in self._windows:
             out = group.slot_mapping, group.block_tables
-            window_inputs(self._rows, group.seq_lens, column, out, limits.block_size, limits.group_window)
+            window_inputs(self._rows, group.seq_lens, column, out, limits.block_size, window)
         if self._meta.adapters is not None and self._adapter_column is not None:
             take_rows(self._meta.adapters, self._adapter_column, self._rows)
         return self._tensors.layout.token_ids, self._meta

@@ -19,8 +19,8 @@ class SimulatedModel:
         sequence in tokens. path: shown as the model's path. block_bytes: bytes of one KV block.
         available_bytes: memory offered to the KV cache. verify: keep a ShadowKV and refuse steps that break
         the protocol. Costs O(sequence length) per row and step. block_size: tokens per KV block; used to
-        verify only. sliding_window: tokens a token sees; 0 for all. num_window_groups: see ModelInfo; with
-        them sliding_window is that of their layers. max_rows: of a batch.
+        verify only. sliding_window: tokens a token sees in the first group of layers; 0 for all.
+        group_windows: see ModelInfo. max_rows: of a batch.
     """
 
     rule: TokenRule = field(default_factory=TokenRule)
@@ -31,7 +31,7 @@ class SimulatedModel:
     verify: bool = False
     block_size: int = 16
     sliding_window: int = 0
-    num_window_groups: int = 0
+    group_windows: tuple[int, ...] = ()
     # Of the longest batch that can be configured; untouched pages cost nothing but their allocation.
     max_rows: int = 65536
 
@@ -44,9 +44,8 @@ class SimulatedModel:
             vocab_size=self.rule.vocab_size,
             max_model_len=self.max_model_len,
             eos_token_ids=list(self.rule.eos_token_ids),
-            sliding_window=0 if self.num_window_groups else self.sliding_window,
-            num_window_groups=self.num_window_groups,
-            group_window=self.sliding_window if self.num_window_groups else 0,
+            sliding_window=self.sliding_window,
+            group_windows=list(self.group_windows),
         )
 
 

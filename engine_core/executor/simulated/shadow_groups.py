@@ -8,25 +8,24 @@ import numpy as np
 import numpy.typing as npt
 
 from splitserve.engine_core.errors import WorkerError
-from splitserve.engine_core.executor.simulated.shadow_kv import ShadowKV
+from splitserve.engine_core.executor.simulated.shadow_kv import LEFT, ShadowKV
 from splitserve.engine_core.ipc.codec import unpack_int32
 from splitserve.engine_core.ipc.worker_messages import NewRow
 
 
 class ShadowGroups:
-    """A ShadowKV for each group; those behind the first are of layers with a window, if others have none.
+    """A ShadowKV for each group; those behind the first are of layers that see less than others.
 
     Methods are those of ShadowKV for all groups, and raise WorkerError like them.
 
     Args:
         first: of the layers that see all tokens, or of all layers.
-        num_window_groups: groups of layers with a window; 0 if layers are alike.
-        sliding_window: theirs.
+        group_windows: of each group behind it; empty if layers are alike.
     """
 
-    def __init__(self, first: ShadowKV, num_window_groups: int, sliding_window: int) -> None:
+    def __init__(self, first: ShadowKV, group_windows: Sequence[int]) -> None:
         self._first = first
-        windows = [first.of_group(1 + i, sliding_window) for i in range(num_window_groups)]
+        windows = [first.of_group(1 + i, window) for i, window in enumerate(group_windows)]
         self._groups = [first, *windows]
 
     def free_row(self, row: int) -> None:
@@ -41,7 +40,10 @@ class ShadowGroups:
         windows = self._groups[1:]
         blocks = unpack_int32(new.window_block_ids).tolist()
         for i, group in enumerate(windows):
-            group.new_row(new.row, list(token_ids), blocks[i :: len(windows)], new.first_window_block)
+            own = blocks[i :: len(windows)]
+            num_gone = own.count(LEFT)
+            first_block = new.first_window_block + num_gone
+            group.new_row(new.row, list(token_ids), own[num_gone:], first_block)
         if any(group.num_slots_of(new.row) != self._first.num_slots_of(new.row) for group in windows):
             raise WorkerError(f"row {new.row} is given {len(blocks)} blocks for {len(windows)} window groups")
 

@@ -17,8 +17,8 @@ import numpy.typing as npt
 
 from splitserve.engine_core.errors import WorkerError
 
-# Stands for a block that has left the window.
-_LEFT = -1
+# Stands for a block that has left the window, also in messages.
+LEFT = -1
 _GROUP_STRIDE = 2**20
 
 
@@ -55,7 +55,7 @@ class ShadowKV:
         """Forget a row's table; the content of its blocks stays, as prefixes may be found again."""
         if row not in self._tables:
             raise WorkerError(f"row {row} is freed but was free")
-        self._num_tables_with.subtract(block for block in self._tables.pop(row) if block != _LEFT)
+        self._num_tables_with.subtract(block for block in self._tables.pop(row) if block != LEFT)
         del self._tokens[row]
 
     def new_row(self, row: int, token_ids: list[int], block_ids: Iterable[int], first_block: int = 0) -> None:
@@ -64,7 +64,7 @@ class ShadowKV:
             raise WorkerError(f"row {row} is new but was not free")
         if not token_ids:
             raise WorkerError(f"row {row} is new and has no tokens")
-        self._tables[row] = [_LEFT] * first_block
+        self._tables[row] = [LEFT] * first_block
         self._tokens[row] = token_ids
         for block_id in block_ids:
             self.append_block(row, block_id)
@@ -166,17 +166,17 @@ class ShadowKV:
         """Forget the first blocks: other rows may write to them from now on."""
         table = self._tables[row]
         for place in range(end - 1, -1, -1):
-            if table[place] == _LEFT:
+            if table[place] == LEFT:
                 break
             self._num_tables_with[table[place]] -= 1
-            table[place] = _LEFT
+            table[place] = LEFT
 
     def _slots(self, row: int, start: int, end: int) -> npt.NDArray[np.int64]:
         table = np.array(self._tables[row], np.int64)
         if len(table) * self._block_size < end:
             raise WorkerError(f"row {row} has {len(table)} blocks, too few for {end} tokens")
         positions = np.arange(start, end)
-        if (table[start // self._block_size :] == _LEFT).any():
+        if (table[start // self._block_size :] == LEFT).any():
             raise WorkerError(f"row {row} has no block for a position that token {start} sees")
         return table[positions // self._block_size] * self._block_size + positions % self._block_size
 

@@ -66,10 +66,9 @@ class SimulatedWorker:
         """Take note of the numbers of blocks in the pool and in the CPU offload."""
         self._num_places = num_blocks + num_host_blocks
         if self._model.verify:
-            window, num_groups = self._model.sliding_window, self._model.num_window_groups
-            first_window = 0 if num_groups else window
-            first = ShadowKV(num_blocks, self._model.block_size, first_window, num_host_blocks)
-            self._shadow = ShadowGroups(first, num_groups, window)
+            window = self._model.sliding_window
+            first = ShadowKV(num_blocks, self._model.block_size, window, num_host_blocks)
+            self._shadow = ShadowGroups(first, self._model.group_windows)
         return KVCacheReady(num_blocks)
 
     def release_kv_cache(self) -> MemoryReleased:
@@ -267,7 +266,7 @@ class SimulatedWorker:
 
     def _append_blocks(self, step: SchedulerOutput) -> None:
         rows, block_ids = unpack_int32(step.block_rows).tolist(), unpack_int32(step.block_ids).tolist()
-        if len(rows) * (self._model.num_window_groups + 1) != len(block_ids):
+        if len(rows) * (len(self._model.group_windows) + 1) != len(block_ids):
             raise WorkerError(f"step {step.step}: {len(block_ids)} blocks for {len(rows)} rows")
         if self._shadow is not None:
             self._shadow.append_blocks(rows, block_ids)

@@ -51,7 +51,7 @@ class Drafts:
         self, config: SchedulerConfig, running: RunningRows, kv: KVCacheManager, budget: StepBudget
     ) -> None:
         max_drafts = config.num_speculative_tokens
-        if kv.bounds.window:
+        if kv.bounds.has_window:
             # A row's blocks allow for one chunk behind the window, and so for what all steps ahead may add.
             max_drafts = min(max_drafts, kv.bounds.max_chunk // MAX_STEPS_AHEAD - 1)
         self._max_drafts = max(0, max_drafts)

@@ -31,15 +31,19 @@ class MortalDriver(EngineDriver):
     """An engine with a ledger, which can die and be succeeded by another on the same worker."""
 
     def __init__(
-        self, config: SchedulerConfig, depth: int, sliding_window: int = 0, num_groups: int = 0
+        self,
+        config: SchedulerConfig,
+        depth: int,
+        sliding_window: int = 0,
+        group_windows: tuple[int, ...] = (),
     ) -> None:
-        super().__init__(config, depth=depth, sliding_window=sliding_window, num_window_groups=num_groups)
+        super().__init__(config, depth=depth, sliding_window=sliding_window, group_windows=group_windows)
         self._model = SimulatedModel(
             rule=self.rule,
             max_model_len=config.max_model_len,
             block_size=config.block_size,
             sliding_window=sliding_window,
-            num_window_groups=num_groups,
+            group_windows=group_windows,
         ).info()
         self.memory = Ledger.create()
         # Each is a descriptor, and there are many lives in a run.
@@ -146,23 +150,23 @@ def test_a_prefix_of_another_tenant_is_not_found_by_the_successor_either() -> No
 
 @pytest.mark.parametrize("num_host_blocks", [0, 30])
 @pytest.mark.parametrize("depth", [1, 2, 3])
-@pytest.mark.parametrize(("window", "num_groups"), [(0, 0), (12, 0), (12, 2)])
+@pytest.mark.parametrize(("window", "group_windows"), [(0, ()), (12, ()), (0, (20, 12))])
 def test_tokens_are_those_of_an_undisturbed_run(
-    num_host_blocks: int, depth: int, window: int, num_groups: int
+    num_host_blocks: int, depth: int, window: int, group_windows: tuple[int, ...]
 ) -> None:
     """Many deaths at any point of the loop, with preemption, evicted prefixes and loads from the tier."""
     config = SchedulerConfig(
         max_num_seqs=4,
         max_num_batched_tokens=32,
         max_model_len=120,
-        num_blocks=30 * (1 + num_groups),
+        num_blocks=30 * (1 + len(group_windows)),
         block_size=4,
-        num_host_blocks=num_host_blocks * (1 + num_groups),
+        num_host_blocks=num_host_blocks * (1 + len(group_windows)),
     )
     num_loaded = 0
     for seed in range(12):
         chance = random.Random(seed)
-        driver = MortalDriver(config, depth, window, num_groups)
+        driver = MortalDriver(config, depth, window, group_windows)
         prefixes = [[chance.randrange(1, 50) for _ in range(40)] for _ in range(3)]
         for _ in range(60):
             if chance.random() < 0.3 and len(driver.sequences) < 25:

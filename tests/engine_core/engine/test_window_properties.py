@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from splitserve.engine_core.config import SchedulerConfig
 from splitserve.engine_core.executor.simulated.tokens import TokenRule
-from splitserve.engine_core.kv_cache.window import bound_rows
+from splitserve.engine_core.kv_cache.window import LayerWindows, bound_rows
 from tests.engine_core.engine.test_engine_properties import (
     SETTINGS,
     Arrival,
@@ -29,13 +29,20 @@ from tests.engine_core.engine.test_engine_properties import (
 from tests.engine_core.engine_driver import EngineDriver
 
 
+@st.composite
+def layer_windows(draw: st.DrawFn) -> LayerWindows:
+    """Of the first group, and of window groups that see less: of one width or of several."""
+    first = draw(st.sampled_from([0, 0, 20, 9]))
+    widths = draw(st.lists(st.integers(1, first or 20), max_size=3, min_size=0 if first else 1))
+    return LayerWindows(first, tuple(sorted(widths, reverse=True)))
+
+
 @SETTINGS
 @given(
     config=configs,
     rule=rules,
     depth=st.integers(1, 2),
-    window=st.integers(1, 20),
-    num_window_groups=st.sampled_from([0, 1, 3]),
+    windows=layer_windows(),
     num_blocks=st.integers(3, 24),
     script=st.lists(events, min_size=1, max_size=25),
 )
@@ -43,17 +50,16 @@ def test_windowed_rows_see_all_they_need_and_give_back_the_rest(
     config: SchedulerConfig,
     rule: TokenRule,
     depth: int,
-    window: int,
-    num_window_groups: int,
+    windows: LayerWindows,
     num_blocks: int,
     script: list[Arrival | tuple[str, int]],
 ) -> None:
     # Prompts have up to 22 tokens; a pool too small for the window must at least hold these.
     least = -(-24 // config.block_size)
-    num_blocks = max(num_blocks, least) * (1 + num_window_groups)
+    num_blocks = max(num_blocks, least) * (1 + len(windows.others))
     config = msgspec.structs.replace(config, num_blocks=num_blocks)
     driver = EngineDriver(
-        config, rule, depth=depth, sliding_window=window, num_window_groups=num_window_groups
+        config, rule, depth=depth, sliding_window=windows.first, group_windows=windows.others
     )
     play(driver, script)
     driver.run(max_turns(driver))
@@ -62,24 +68,28 @@ def test_windowed_rows_see_all_they_need_and_give_back_the_rest(
 @SETTINGS
 @given(
     depth=st.integers(1, 2),
-    window=st.integers(1, 8),
+    windows=st.sampled_from(
+        [LayerWindows(w) for w in range(1, 9)] + [LayerWindows(8, (5,)), LayerWindows(6, (2, 1))]
+    ),
     block_size=st.integers(1, 3),
     num_blocks=st.integers(12, 16),
     caching=st.booleans(),
     script=st.lists(arrivals, min_size=2, max_size=6),
 )
 def test_sequences_longer_than_the_pool_end_with_the_tokens_of_a_run_alone(
-    depth: int, window: int, block_size: int, num_blocks: int, caching: bool, script: list[Arrival]
+    depth: int, windows: LayerWindows, block_size: int, num_blocks: int, caching: bool, script: list[Arrival]
 ) -> None:
     config = SchedulerConfig(
         max_num_seqs=4,
         max_num_batched_tokens=12,
         max_model_len=150,
         block_size=block_size,
-        num_blocks=num_blocks,
+        num_blocks=num_blocks * (1 + len(windows.others)),
         enable_prefix_caching=caching,
     )
-    driver = EngineDriver(config, TokenRule(8, (0,)), depth=depth, sliding_window=window)
+    driver = EngineDriver(
+        config, TokenRule(8, (0,)), depth=depth, sliding_window=windows.first, group_windows=windows.others
+    )
     assert driver.engine.max_num_tokens == 150
     play(driver, [replace(arrival, timeout_s=0.0, queue_timeout_s=0.0) for arrival in script])
     driver.run(2 * max_turns(driver))
@@ -88,8 +98,7 @@ def test_sequences_longer_than_the_pool_end_with_the_tokens_of_a_run_alone(
 @SETTINGS
 @given(
     depth=st.integers(1, 2),
-    window=st.integers(1, 8),
-    num_window_groups=st.integers(1, 3),
+    widths=st.lists(st.integers(1, 8), min_size=1, max_size=3),
     block_size=st.integers(1, 3),
     num_more=st.integers(0, 12),
     caching=st.booleans(),
@@ -98,8 +107,7 @@ def test_sequences_longer_than_the_pool_end_with_the_tokens_of_a_run_alone(
 )
 def test_window_groups_that_cannot_keep_a_sequence_see_their_windows(
     depth: int,
-    window: int,
-    num_window_groups: int,
+    widths: list[int],
     block_size: int,
     num_more: int,
     caching: bool,
@@ -108,25 +116,25 @@ def test_window_groups_that_cannot_keep_a_sequence_see_their_windows(
 ) -> None:
     """The pool holds the longest sequence in the first group, and in the others what they see of it."""
     budget, max_model_len = 6, 100
-    held = bound_rows(1, block_size, budget, window, 1, num_window_groups).max_blocks
+    windows = sorted(widths, reverse=True)
+    bounds = bound_rows(1, block_size, budget, LayerWindows(0, tuple(windows)))
     config = SchedulerConfig(
         max_num_seqs=4,
         max_num_batched_tokens=budget,
         max_model_len=max_model_len,
         block_size=block_size,
-        num_blocks=-(-max_model_len // block_size) + num_window_groups * held + num_more,
+        num_blocks=bounds.max_blocks_for(max_model_len) + num_more,
         enable_prefix_caching=caching,
         num_host_blocks=num_host_blocks if caching else 0,
     )
-    driver = EngineDriver(
-        config, TokenRule(8, (0,)), depth=depth, sliding_window=window, num_window_groups=num_window_groups
-    )
+    driver = EngineDriver(config, TokenRule(8, (0,)), depth=depth, group_windows=windows)
     assert driver.engine.max_num_tokens == max_model_len
     play(driver, [replace(arrival, timeout_s=0.0, queue_timeout_s=0.0) for arrival in script])
     driver.run(2 * max_turns(driver))
 
 
-def test_window_groups_are_preempted_saved_and_found() -> None:
+@pytest.mark.parametrize("group_windows", [(6, 6), (14, 3)])
+def test_window_groups_are_preempted_saved_and_found(group_windows: tuple[int, ...]) -> None:
     """Guards the properties above against never reaching the paths they are about."""
     config = SchedulerConfig(
         max_num_seqs=4,
@@ -136,7 +144,7 @@ def test_window_groups_are_preempted_saved_and_found() -> None:
         num_blocks=70,
         num_host_blocks=100,
     )
-    driver = EngineDriver(config, TokenRule(8, ()), depth=2, sliding_window=6, num_window_groups=2)
+    driver = EngineDriver(config, TokenRule(8, ()), depth=2, group_windows=group_windows)
     for i in range(12):
         driver.add([*range(1, 8), *range(1, 8), i % 8], max_tokens=45, ignore_eos=True)
     driver.run()

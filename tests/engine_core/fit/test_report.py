@@ -57,7 +57,7 @@ def test_a_shorter_context_lets_more_sequences_run_at_once() -> None:
 
 
 def test_window_groups_are_counted_by_what_rows_hold() -> None:
-    model = msgspec.structs.replace(MODEL, num_window_groups=6, group_window=1024)
+    model = msgspec.structs.replace(MODEL, group_windows=[1024] * 6)
     # Blocks of 5 layers in place of 34.
     need = msgspec.structs.replace(NEED, model=model, block_bytes=2**21 * 5 // 34)
     text = "\n".join(report(need).lines)

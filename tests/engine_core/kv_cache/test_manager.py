@@ -6,7 +6,7 @@ import pytest
 from splitserve.engine_core.errors import IntegrityError
 from splitserve.engine_core.kv_cache.manager import KVCacheManager
 from splitserve.engine_core.kv_cache.prefix_cache import PrefixCache
-from splitserve.engine_core.kv_cache.window import LEFT, bound_rows
+from splitserve.engine_core.kv_cache.window import LEFT, LayerWindows, bound_rows
 from splitserve.engine_core.request import Request
 from splitserve.engine_core.sequence_sampling import SequenceSampling
 from tests.engine_core.requests import make_request
@@ -15,7 +15,7 @@ from tests.engine_core.requests import make_request
 def make_manager(
     num_blocks: int = 8, *, caching: bool = True, window: int = 0, max_chunk: int = 8
 ) -> KVCacheManager:
-    bounds = bound_rows(num_blocks, 2, max_chunk, window)
+    bounds = bound_rows(num_blocks, 2, max_chunk, LayerWindows(window))
     return KVCacheManager(
         PrefixCache(num_blocks, b"x" * 32), bounds, max_num_seqs=4, enable_prefix_caching=caching
     )
@@ -203,7 +203,7 @@ def test_a_block_is_not_given_back_before_it_is_indexed() -> None:
 def test_a_long_prompt_gets_only_what_it_ever_holds_at_once() -> None:
     manager = windowed(num_blocks=8)
     assert manager.admit(0, make_request(range(50)), 0) == 0
-    assert len(manager.tables[0]) == manager.bounds.max_blocks == 5
+    assert len(manager.tables[0]) == manager.bounds.groups[0].max_blocks == 5
 
 
 def indexed_and_freed(manager: KVCacheManager, num_tokens: int) -> Request:
@@ -229,7 +229,7 @@ def test_a_windowed_hit_needs_only_what_the_next_token_sees() -> None:
     again = make_request(range(12))
     assert manager.find_prefix(again) == [LEFT, LEFT, LEFT, *seen]
     assert manager.admit(2, again, 0) == 10
-    assert manager.num_left(2) == 3
+    assert manager.first_block(2) == 3
     assert manager.tables[2][:5] == [LEFT, LEFT, LEFT, *seen]
 
 

@@ -29,7 +29,7 @@ class Cache:
         self.router = Router()
         prefixes = PrefixCache(num_blocks, b"x" * 32, offload if num_host_blocks else None, self.recorder)
         self.prefixes = prefixes
-        self.manager = KVCacheManager(prefixes, bound_rows(num_blocks, 4, 100, 0), max_num_seqs=4)
+        self.manager = KVCacheManager(prefixes, bound_rows(num_blocks, 4, 100), max_num_seqs=4)
         self.publish()
 
     def compute(self, row: int, request: Request) -> None:

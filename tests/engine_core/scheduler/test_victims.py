@@ -21,7 +21,7 @@ class Batch:
 
     def __init__(self, *, recompute_ns: RecomputeNs = nothing_known, rule: str = "cost") -> None:
         cache = PrefixCache(100, b"s" * 32)
-        self.kv = KVCacheManager(cache, bound_rows(100, BLOCK_SIZE, 64, 0), max_num_seqs=8)
+        self.kv = KVCacheManager(cache, bound_rows(100, BLOCK_SIZE, 64), max_num_seqs=8)
         self.running = RunningRows(8, BLOCK_SIZE)
         self.victims = Victims(rule, self.kv, self.running, KVCosts(recompute_ns, 0, BLOCK_SIZE))
 

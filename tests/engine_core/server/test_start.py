@@ -252,7 +252,7 @@ def test_a_context_beyond_the_model_is_refused_with_both_lengths() -> None:
 
 # The shape of Gemma 3 4B: 29 of 34 layers see 1,024 tokens, and 5 see all.
 LONG = msgspec.structs.replace(MODEL, max_model_len=32768)
-GROUPED = msgspec.structs.replace(LONG, num_window_groups=6, group_window=1024)
+GROUPED = msgspec.structs.replace(LONG, group_windows=[1024] * 6)
 GROUPED_CONFIG = EngineConfig(model="m", max_num_seqs=64, max_num_batched_tokens=2048)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from itertools import pairwise
 
 import pytest
 
@@ -14,28 +15,37 @@ def pattern(num_layers: int, every: int, window: int) -> list[int]:
 
 
 @pytest.mark.parametrize(
-    ("windows", "max_model_len", "num_groups"),
+    ("windows", "max_model_len", "group_windows"),
     [
         # Gemma 3 1B: 4 of 26; 4B: 5 of 34; 27B: 10 of 62.
-        (pattern(26, 6, 512), 32768, 6),
-        (pattern(34, 6, 1024), 131072, 6),
-        (pattern(62, 6, 1024), 131072, 6),
+        (pattern(26, 6, 512), 32768, (512,) * 6),
+        (pattern(34, 6, 1024), 131072, (1024,) * 6),
+        (pattern(62, 6, 1024), 131072, (1024,) * 6),
         # Gemma 2 and gpt-oss: every other layer.
-        (pattern(26, 2, 4096), 8192, 1),
-        (pattern(24, 2, 128), 131072, 1),
-        # A single layer that sees all: no more tables than there may be.
-        (pattern(32, 32, 128), 131072, MAX_WINDOW_GROUPS),
+        (pattern(26, 2, 4096), 8192, (4096,)),
+        (pattern(24, 2, 128), 131072, (128,)),
+        # A single layer that sees all shares its group with three others: no more tables than there may be.
+        (pattern(32, 32, 128), 131072, (128,) * 7),
+        (pattern(48, 48, 128), 131072, (128,) * 7),
         # A single layer with a window.
-        ([0] * 31 + [128], 131072, 0),
-        ([0, 0, 0, 128], 131072, 1),
+        ([0] * 31 + [128], 131072, ()),
+        ([0, 0, 0, 128], 131072, (128,)),
+        # Three widths, a group or more for each.
+        ([0, 512, 512, 4096, 512, 512] * 4, 131072, (4096, 512, 512, 512, 512)),
+        # A layer or two of another width share a group with those that see more.
+        ([0, 0, 0, 4096, 512, 512, 512, 512], 131072, (4096, 512)),
+        # No layer sees all.
+        ([4096, 512] * 5, 131072, (512,)),
+        ([4096, 512] * 5, 600, ()),
     ],
 )
-def test_the_grouping(windows: list[int], max_model_len: int, num_groups: int) -> None:
+def test_the_grouping(windows: list[int], max_model_len: int, group_windows: tuple[int, ...]) -> None:
     groups = group_layers(windows, max_model_len)
-    assert groups == LayerGroups(num_groups, max(windows) if num_groups else 0)
+    assert groups == LayerGroups(group_windows)
+    assert groups.num_window_groups <= MAX_WINDOW_GROUPS
 
 
-@pytest.mark.parametrize("windows", [[], [0] * 8, [64] * 8, [64, 32]])
+@pytest.mark.parametrize("windows", [[], [0] * 8, [64] * 8, [64, 60]])
 def test_layers_that_are_alike_stay_together(windows: list[int]) -> None:
     groups = group_layers(windows, 4096)
     assert groups == LayerGroups()
@@ -60,10 +70,17 @@ def test_each_layer_has_a_place_of_its_own() -> None:
         )
 
 
-def test_a_stage_places_its_own_layers() -> None:
-    windows = pattern(12, 6, 1024)
+@pytest.mark.parametrize("windows", [pattern(34, 6, 1024), [0, 512, 512, 4096, 512, 512] * 4, [64, 8, 8] * 3])
+@pytest.mark.parametrize("num_stages", [1, 2, 3])
+def test_a_stage_keeps_its_layers_in_groups_that_see_as_much(windows: list[int], num_stages: int) -> None:
     groups = group_layers(windows, 131072)
-    for stage in (windows[:5], windows[5:]):
+    kept = [0, *groups.windows] if 0 in windows else [max(windows), *groups.windows]
+    bounds = [len(windows) * i // num_stages for i in range(num_stages + 1)]
+    most = -(-len(windows) // len(kept))
+    for begin, end in pairwise(bounds):
+        stage = windows[begin:end]
         places = groups.place(stage)
         assert len(set(places)) == len(stage)
-        assert max(place for place, _ in places) + 1 <= 2
+        for (place, group), window in zip(places, stage, strict=True):
+            assert not kept[group] or 0 < window <= kept[group]
+            assert place < most
