@@ -21,13 +21,18 @@ inline LatentSizes latent_sizes(int64_t latent, int64_t rotary) {
   return {latent, rotary};
 }
 
-// [num_blocks, 1, block_size, latent + rotary], where each block is dense.
-inline void check_latent_cache(const DeviceArgs& args, const TensorView& cache, const LatentSizes& sizes,
-                               DType dtype) {
-  args(cache, "cache").activation(dtype).rank(4).size(1, 1).size(3, sizes.latent + sizes.rotary);
+// Checks [num_blocks, 1, block_size, latent + rotary], where each block is dense, or as many codes and their
+// scales; returns which.
+inline CacheFormat check_latent_cache(const DeviceArgs& args, const TensorView& cache,
+                                      const LatentSizes& sizes, DType dtype) {
+  const CacheFormat format = args(cache, "cache").rank(4).cache_format(dtype);
+  SPLITSERVE_CHECK_VALUE(kCodedLatents || format == CacheFormat::kPlain,
+                         "cache: codes of latents are read on CPUs only");
+  args(cache, "cache").size(1, 1).size(3, sizes.latent + sizes.rotary + latent_scale_bytes(format));
   args(cache, "cache").rows_contiguous();
   SPLITSERVE_CHECK_VALUE(cache.size(2) > 0 && (cache.size(2) == 1 || cache.stride(2) == cache.size(3)),
                          "cache: the last two dimensions must be contiguous");
+  return format;
 }
 
 }  // namespace splitserve

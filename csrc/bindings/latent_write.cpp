@@ -38,7 +38,7 @@ void latent_write(TensorView q_rotary, TensorView latents, TensorView positions,
   params.cos_sin = static_cast<const float*>(cos_sin.data_ptr());
   params.cos_sin_stride = cos_sin.stride(0);
   params.max_pos = cos_sin.size(0);
-  check_latent_cache(args, cache, sizes, params.dtype);
+  params.format = check_latent_cache(args, cache, sizes, params.dtype);
   params.cache = cache.data_ptr();
   params.block_stride = cache.stride(0);
   params.block_size = cache.size(2);

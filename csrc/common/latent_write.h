@@ -11,6 +11,9 @@ namespace splitserve {
 // Latents and rotary keys are multiples of this many elements, and have at most these.
 inline constexpr int64_t kLatentUnit = 32, kMaxLatent = 512, kMaxRotary = 128;
 
+// Of a row of codes: latent and rotary key have a scale each.
+inline constexpr int64_t latent_scale_bytes(CacheFormat format) { return 2 * scale_bytes(format); }
+
 struct LatentWriteParams {
   HeadRows q;              // [tokens, heads, rotary], turned in place
   const void* latents;     // [tokens, latent + rotary]
@@ -21,10 +24,11 @@ struct LatentWriteParams {
   IndexArray slot_mapping;  // [tokens]; a negative slot is skipped
   const float* cos_sin;     // [max_pos, rotary]
   int64_t cos_sin_stride;
-  void* cache;  // [num_blocks, block_size, latent + rotary]
+  void* cache;  // [num_blocks, block_size, latent + rotary], of codes with latent_scale_bytes() behind them
   int64_t block_stride;
   int64_t tokens, latent, rotary, block_size, num_slots, max_pos;
   DType dtype;
+  CacheFormat format;
 };
 
 }  // namespace splitserve

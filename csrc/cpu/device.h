@@ -14,6 +14,8 @@ inline constexpr DLDeviceType kDeviceType = kDLCPU;
 inline constexpr bool kHasFloat16 = false;
 // Blocks of the KV cache are interleaved, see cpu/attention_chunk.h.
 inline constexpr bool kInterleavedCache = true;
+// The cache may hold codes of latents, see cpu/latent_codes.h.
+inline constexpr bool kCodedLatents = true;
 // Adapters of bfloat16 lie in pairs, see common/lora.h.
 inline constexpr bool kPairedAdapters = true;
 // Rows of heads, in whole_attention, begin at multiples of this many bytes.

@@ -21,7 +21,7 @@ void latent_attention(TensorView out, TensorView q_latent, TensorView q_rotary, 
   const LatentSizes sizes = latent_sizes(q_latent.size(2), q_rotary.size(2));
   p.head_dim = sizes.latent;
   params.rotary = sizes.rotary;
-  check_latent_cache(DeviceArgs(q_latent, "q_latent"), cache, sizes, p.dtype);
+  p.format = check_latent_cache(DeviceArgs(q_latent, "q_latent"), cache, sizes, p.dtype);
   cpu_arg(out, "out").activation(p.dtype).rank(3).size(0, p.tokens).size(1, p.heads).size(2, sizes.latent);
   cpu_arg(out, "out").rows_contiguous();
   p.block_size = cache.size(2);

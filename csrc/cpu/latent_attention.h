@@ -8,7 +8,7 @@ namespace splitserve {
 
 struct LatentAttentionParams {
   // Its `q` and `out` are [tokens, heads, latent], head_dim is that of the latent, and `k` the cache,
-  // [num_blocks, block_size, latent + rotary].
+  // [num_blocks, block_size, latent + rotary], or codes of it, see cpu/latent_codes.h.
   AttentionParams base;
   const void* q_rotary;  // [tokens, heads, rotary]
   int64_t rotary_token_stride, rotary_head_stride;

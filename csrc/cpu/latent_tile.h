@@ -3,6 +3,7 @@
 
 #include "cpu/attention_state.h"
 #include "cpu/kv_block.h"
+#include "cpu/latent_codes.h"
 #include "cpu/latent_products.h"
 
 namespace splitserve::SPLITSERVE_ISA {
@@ -48,7 +49,16 @@ struct LatentValues<BFloat16> {
   }
 };
 
+// The cached rows of a chunk, where the cache holds codes.
+template <typename T, typename Codes>
+struct LatentNumbers {
+  alignas(64) T rows[kChunk * (kMaxLatent + kMaxRotary)];
+};
+
 template <typename T>
+struct LatentNumbers<T, NoCodes> {};
+
+template <typename T, typename Codes>
 class LatentTile {
  public:
   LatentTile(const LatentAttentionParams& params, const LatentRows& tile)
@@ -86,8 +96,12 @@ class LatentTile {
   void segment(int64_t index, const State& state) {
     const int64_t first = index * kLatentSegment, end = min_of(first + kLatentSegment, last_position() + 1);
     for (int64_t start = first; start < end; start += kChunk) {
-      chunk.count = find(start, end, chunk.rows);
-      chunk.num_ahead = find(start + kChunk, end, chunk.ahead);
+      if constexpr (kIsPlain) {
+        chunk.count = find(start, end, chunk.rows);
+        chunk.num_ahead = find(start + kChunk, end, chunk.ahead);
+      } else {
+        read(start, end);
+      }
       add_chunk(start, state);
     }
   }
@@ -104,6 +118,7 @@ class LatentTile {
 
  private:
   static constexpr int kPair = DotStep<T>::kPair;
+  static constexpr bool kIsPlain = Codes::kFormat == CacheFormat::kPlain;
 #if defined(__AMX_BF16__)
   static constexpr bool kByTiles = sizeof(T) == 2;
 #else
@@ -132,12 +147,33 @@ class LatentTile {
   // Points to the cached rows from position `start` on, up to a chunk or `end`; returns how many these are.
   int64_t find(int64_t start, int64_t end, const T** rows) const {
     const int64_t count = max_of(0, min_of(kChunk, end - start));
-    for (int64_t j = 0; j < count; ++j) {
-      const int64_t position = start + j, block = table[position / p.block_size];
-      rows[j] =
-          static_cast<const T*>(p.k.data) + block * p.k.block_stride + position % p.block_size * shape.width;
-    }
+    for (int64_t j = 0; j < count; ++j) rows[j] = cached<T>(start + j, shape.width);
     return count;
+  }
+
+  // The cached row of a position, of `size` elements.
+  template <typename Element>
+  const Element* cached(int64_t position, int64_t size) const {
+    const int64_t block = table[position / p.block_size];
+    return static_cast<const Element*>(p.k.data) + block * p.k.block_stride + position % p.block_size * size;
+  }
+
+  // Makes numbers of the codes from position `start` on, up to a chunk or `end`.
+  void read(int64_t start, int64_t end) {
+    const LatentRow row{shape.latent, shape.width - shape.latent};
+    const int64_t size = shape.width + latent_scale_bytes(Codes::kFormat);
+    chunk.count = min_of(kChunk, end - start);
+    chunk.num_ahead = 0;
+    for (int64_t j = 0; j < chunk.count; ++j) {
+      T* const numbers = decoded.rows + j * shape.width;
+      if (start + j + kChunk < end) fetch(cached<uint8_t>(start + j + kChunk, size), size);
+      decode_row<Codes>(numbers, cached<uint8_t>(start + j, size), row);
+      chunk.rows[j] = numbers;
+    }
+  }
+
+  static void fetch(const uint8_t* codes, int64_t size) {
+    for (int64_t i = 0; i < size; i += 64) __builtin_prefetch(codes + i, 0, 2);
   }
 
   void add_chunk(int64_t start, const State& state) {
@@ -191,7 +227,7 @@ class LatentTile {
 #if defined(__AMX_BF16__)
   // Sixteen cached rows from row j of the chunk on, or as many as there are, at the distance of one row.
   const T* in_one_piece(int64_t j) {
-    if (p.block_size % kTileSize == 0) return chunk.rows[j];
+    if (!kIsPlain || p.block_size % kTileSize == 0) return chunk.rows[j];
     for (int64_t i = j; i < j + kTileSize && i < chunk.count; ++i) {
       std::memcpy(gathered + (i - j) * shape.width, chunk.rows[i],
                   static_cast<size_t>(shape.width) * sizeof(T));
@@ -239,6 +275,7 @@ class LatentTile {
   const int32_t* table;
   int64_t first_position;  // of the request's tokens
   LatentChunk<T> chunk;
+  LatentNumbers<T, Codes> decoded;
   LatentQueries<T> queries;
   LatentValues<T> values;
   Range seen[kLatentRows];                       // of the chunk

@@ -16,6 +16,7 @@ inline constexpr DLDeviceType kDeviceType = kDLCUDA;
 inline constexpr bool kHasFloat16 = true;
 // Blocks of the KV cache hold each token's row in one piece.
 inline constexpr bool kInterleavedCache = false;
+inline constexpr bool kCodedLatents = false;
 inline constexpr bool kPairedAdapters = false;
 // Rows of heads, in whole_attention, begin at multiples of this many bytes, which are copied at once.
 inline constexpr int64_t kHeadRowBytes = 16;

@@ -83,6 +83,8 @@ def _cpu(device: Device, needs: AttentionNeeds) -> Choice:
 def _cuda(device: Device, needs: AttentionNeeds) -> Choice:
     if not isinstance(device, CudaDevice):
         return Choice(None, f"the device is {device.name}")
+    if needs.codes and needs.latent:
+        return Choice(None, "codes of latents are read on CPUs only")
     if needs.codes == "int8" and needs.block_size % _INT8_BLOCK:
         return Choice(None, f"a KV cache of int8 needs blocks of a multiple of {_INT8_BLOCK} tokens")
     ops = device.cuda_ops

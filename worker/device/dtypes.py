@@ -66,10 +66,6 @@ def resolve_cache_dtype(requested: str, config: ModelConfig, dtype: torch.dtype)
         return dtype
     if config.encoder is not None:
         raise ConfigError(f"{flag} has no use: {config.architecture} has no KV cache")
-    if config.latent is not None:
-        raise ConfigError(
-            f"{flag} is not supported with latent attention: {config.architecture} caches latents as they are"
-        )
     return _CACHE_DTYPES[requested]
 
 

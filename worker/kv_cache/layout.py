@@ -9,7 +9,8 @@ import torch
 
 from splitserve.worker.kv_cache.layer_groups import LayerGroups, LayerPlace
 
-# Of a token and head in a cache of int8 codes, behind its codes.
+# Of a token and head in a cache of int8 codes, behind its codes; a row that is key and value at once has one
+# for its latent and one for its rotary key.
 INT8_SCALE_BYTES = 2
 
 
@@ -54,7 +55,9 @@ class BlockShape(NamedTuple):
     @property
     def token_elements(self) -> int:
         """Elements that a token takes in one head of a piece."""
-        return self.head_dim + (INT8_SCALE_BYTES if self.dtype == torch.int8 else 0)
+        if self.dtype != torch.int8:
+            return self.head_dim
+        return self.head_dim + (2 if self.layer_pieces == 1 else 1) * INT8_SCALE_BYTES
 
     @property
     def piece_elements(self) -> int:

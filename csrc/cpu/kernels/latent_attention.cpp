@@ -12,8 +12,10 @@ namespace splitserve::SPLITSERVE_ISA {
 namespace {
 
 // Splits a call into tiles, and these into segments where tiles alone would leave threads without work.
-template <typename T>
+template <typename T, typename Codes>
 class LatentAttention {
+  using Tile = LatentTile<T, Codes>;
+
  public:
   explicit LatentAttention(const LatentAttentionParams& params) : params(params), p(params.base) {}
 
@@ -52,9 +54,9 @@ class LatentAttention {
 
   void run_tile(const LatentRows& rows) const {
     alignas(64) float buffers[2][State::floats(kLatentRows, kMaxLatent)];
-    const int64_t padded = LatentTile<T>::padded(rows.count);
+    const int64_t padded = Tile::padded(rows.count);
     const State total(buffers[0], padded, p.head_dim), part(buffers[1], padded, p.head_dim);
-    LatentTile<T> tile(params, rows);
+    Tile tile(params, rows);
     tile.prepare();
     total.clear(padded);
     tile.segment(0, total);
@@ -72,19 +74,18 @@ class LatentAttention {
     auto* parts = static_cast<float*>(std::aligned_alloc(
         64, static_cast<size_t>(round_up(num_tiles * max_segments * floats, 16)) * sizeof(float)));
     const auto state_of = [&](int64_t index, int64_t s) {
-      return State(parts + (index * max_segments + s) * floats, LatentTile<T>::padded(tiles[index].count),
-                   p.head_dim);
+      return State(parts + (index * max_segments + s) * floats, Tile::padded(tiles[index].count), p.head_dim);
     };
     parallel_tasks(num_tiles * max_segments, work, [&](int64_t task) {
       const int64_t index = task / max_segments, s = task % max_segments;
-      LatentTile<T> tile(params, tiles[index]);
+      Tile tile(params, tiles[index]);
       if (s >= tile.end_segment()) return;
       tile.prepare();
-      state_of(index, s).clear(LatentTile<T>::padded(tiles[index].count));
+      state_of(index, s).clear(Tile::padded(tiles[index].count));
       tile.segment(s, state_of(index, s));
     });
     for (int64_t index = 0; index < num_tiles; ++index) {
-      const LatentTile<T> tile(params, tiles[index]);
+      const Tile tile(params, tiles[index]);
       const State total = state_of(index, 0);
       for (int64_t s = 1; s < tile.end_segment(); ++s) {
         for (int64_t row = 0; row < tiles[index].count; ++row) total.merge(row, state_of(index, s));
@@ -101,10 +102,14 @@ class LatentAttention {
 }  // namespace
 
 void latent_attention(const LatentAttentionParams& params) {
-  if (params.base.dtype == DType::kBFloat16) {
-    LatentAttention<BFloat16>(params).run();
-  } else {
-    LatentAttention<float>(params).run();
+  if (params.base.dtype == DType::kFloat32) return LatentAttention<float, NoCodes>(params).run();
+  switch (params.base.format) {
+    case CacheFormat::kPlain:
+      return LatentAttention<BFloat16, NoCodes>(params).run();
+    case CacheFormat::kInt8:
+      return LatentAttention<BFloat16, Int8Codes>(params).run();
+    case CacheFormat::kFp8:
+      return LatentAttention<BFloat16, Fp8Codes>(params).run();
   }
 }
 

@@ -81,6 +81,12 @@ def test_torch_can_be_asked_for_anywhere(device: Device) -> None:
         ("cuda", CPU, NEEDS, "cuda: the device is cpu"),
         ("cpu", CUDA, NEEDS, "cpu: the device is cuda"),
         ("cuda", SMALL_CUDA, NEEDS, "cuda: a thread block takes 112 KiB of shared memory, this GPU has 99"),
+        (
+            "cuda",
+            CUDA,
+            NEEDS._replace(latent=True, codes="fp8"),
+            "cuda: codes of latents are read on CPUs only",
+        ),
         ("cuda", SMALL_CUDA, NEEDS._replace(latent=True), "cuda: a thread block takes 107 KiB of shared"),
         ("flash_attn", CPU, NEEDS, "flash_attn: the device is cpu"),
         ("flash_attn", CUDA, NEEDS._replace(dtype=torch.float32), "flash_attn: it has no float32"),

@@ -20,7 +20,6 @@ from tests.engine_core.checkpoint.test_model_config import read
 
 if TYPE_CHECKING:
     from splitserve.engine_core.checkpoint.config.encoders.encoder_traits import EncoderTraits
-    from splitserve.engine_core.checkpoint.config.model_config import LatentConfig
 
 
 @pytest.mark.parametrize(
@@ -91,9 +90,6 @@ def test_another_kv_cache_needs_bfloat16_activations(requested: str, tmp_path: P
 @pytest.mark.parametrize("requested", ["fp8", "int8"])
 def test_a_kv_cache_of_codes_is_refused_where_nothing_reads_it(requested: str, tmp_path: Path) -> None:
     config, bfloat16 = read(tmp_path), torch.bfloat16
-    latent = msgspec.structs.replace(config, latent=cast("LatentConfig", "any"))
-    with pytest.raises(ConfigError, match=f"--kv-cache-dtype {requested} is not supported with latent"):
-        resolve_cache_dtype(requested, latent, bfloat16)
     encoder = msgspec.structs.replace(config, encoder=cast("EncoderTraits", "any"))
     with pytest.raises(ConfigError, match=f"--kv-cache-dtype {requested} has no use: .* has no KV cache"):
         resolve_cache_dtype(requested, encoder, bfloat16)

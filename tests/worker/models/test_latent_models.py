@@ -13,9 +13,11 @@ from safetensors.torch import load_file, save_file
 
 from splitserve.engine_core.checkpoint.config.architectures import read_model_config
 from splitserve.engine_core.errors import ConfigError
+from splitserve.engine_core.ipc.codec import unpack_float32
 from splitserve.worker.config import WorkerConfig
 from splitserve.worker.worker import Worker
 from tests.checkpoints import CheckpointCache, CheckpointSpec
+from tests.worker.kv_cache.test_window_groups import serve
 from tests.worker.models.driver import Driver
 
 PROMPT = [5, 99, 7, 200, 31]
@@ -26,6 +28,21 @@ def test_a_block_holds_one_latent_per_token_and_layer(checkpoints: CheckpointCac
     ready = Worker(WorkerConfig(model=str(path), block_size=16)).load(lambda loaded, total: None)
     # Of two layers; with keys and values of 6 heads it would be 2 * 6 * (48 + 24) elements.
     assert ready.block_bytes == 2 * (64 + 32) * 16 * 4
+
+
+def test_latents_are_kept_in_codes_if_asked_for(checkpoints: CheckpointCache) -> None:
+    """What they compute is checked in tests/worker/ops/test_coded_latents.py."""
+    sizes, logprobs = {}, {}
+    for name in ("auto", "int8", "fp8"):
+        served = serve(checkpoints, 60, CheckpointSpec("deepseekv3"), dtype="bfloat16", kv_cache_dtype=name)
+        sizes[name] = served.ready.block_bytes
+        served.add(list(range(20, 85)), 1, temperature=0.0)
+        served.play()
+        (entry,) = served.logprobs.values()
+        logprobs[name] = unpack_float32(entry)[0]
+    assert sizes == {"auto": 2 * 96 * 4 * 2, "fp8": 2 * 96 * 4, "int8": 2 * 100 * 4}
+    for name, most in (("int8", 0.2), ("fp8", 0.3)):
+        assert 0 < abs(logprobs[name] - logprobs["auto"]) < most
 
 
 def test_other_backends_are_refused_by_name(checkpoints: CheckpointCache) -> None:

@@ -44,7 +44,9 @@ class LatentOps(ABC, Generic[MatrixT_contra]):
             latents: [T, C + R], not changed.
             positions: int32 or int64 [T], each below max_pos.
             cos_sin: float32 [max_pos, R]: cosines, then sines.
-            cache: [num_blocks, 1, block_size, C + R], with rows of tokens.
+            cache: [num_blocks, 1, block_size, C + R], with rows of tokens; or on a CPU, with activations of
+                bfloat16, codes: uint8 of E4M3, or int8 [num_blocks, 1, block_size, C + R + 4], whose rows end
+                with the bfloat16 scales of latent and rotary key.
             slot_mapping: int32 or int64 [T]: block * block_size + offset; nothing is written for a negative
                 one.
             norm: [C], weights of the RMS norm of latents.
