@@ -95,7 +95,7 @@ WORKER = {
     "largest_step": "batch model_runner",
     "warm_up": "batch model_runner",
     "gpu_ranks": "batch device largest_step model_runner",
-    "numerics": "config device models ops",
+    "numerics": "config device kv_cache models ops",
     "memory": "config device layers model_runner models weights",
     "worker": "attention batch config device gpu_ranks grammar graphs host kv_cache largest_step layers lora "
     "memory model_runner models numerics ops parallel sampling speculation warm_up weights",

@@ -10,6 +10,7 @@ from splitserve.engine_core.process.version import software_version
 from splitserve.worker.config import WorkerConfig
 from splitserve.worker.device.base import Device
 from splitserve.worker.device.dtypes import dtype_name
+from splitserve.worker.kv_cache.cache_dtype import CODE_DTYPES
 from splitserve.worker.models.loaded_model import LoadedModel
 from splitserve.worker.ops.cpu import ops
 
@@ -22,7 +23,7 @@ def numerics(config: WorkerConfig, loaded: LoadedModel) -> str:
         _processor(device),
         dtype_name(loaded.dtype),
         loaded.quantization,
-        f"kv-{config.kv_cache_dtype}" if loaded.cache_dtype != loaded.dtype else "",
+        *(f"kv-{name}" for name, dtype in CODE_DTYPES.items() if dtype == loaded.cache_dtype),
         type(backend).__name__,
         f"tp{config.tensor_parallel_size}",
         f"pp{config.pipeline_parallel_size}",

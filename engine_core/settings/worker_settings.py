@@ -147,7 +147,8 @@ class WorkerSettings(SpeculationSettings, frozen=True, kw_only=True):
     kv_cache_dtype: Annotated[
         str,
         Setting(
-            "data type of the KV cache; auto keeps the model's; fp8 and int8 take half of bfloat16",
+            "data type of the KV cache; auto keeps the model's, or what its checkpoint asks for; fp8 and "
+            "int8 take half of bfloat16",
             "KV cache",
             choices=KV_CACHE_DTYPES,
             parse=parse_kv_cache_dtype,

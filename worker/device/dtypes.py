@@ -14,7 +14,6 @@ from splitserve.worker.device.base import Device
 logger = logging.getLogger(__name__)
 
 _DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
-_CACHE_DTYPES = {"fp8": torch.uint8, "int8": torch.int8}
 
 
 def resolve_dtype(requested: str, config: ModelConfig, device: Device) -> torch.dtype:
@@ -44,29 +43,6 @@ def resolve_dtype(requested: str, config: ModelConfig, device: Device) -> torch.
     if requested not in _DTYPES:
         raise ConfigError(f"--dtype must be auto, {', '.join(_DTYPES)}, got {requested!r}")
     return _DTYPES[requested]
-
-
-def resolve_cache_dtype(requested: str, config: ModelConfig, dtype: torch.dtype) -> torch.dtype:
-    """Return the dtype of the KV cache: the model's, or that of codes, see BlockShape.
-
-    Args:
-        requested: one of KV_CACHE_DTYPES.
-        config: model config of the checkpoint.
-        dtype: the model runs in.
-
-    Raises:
-        ConfigError: the model has no such cache.
-    """
-    flag = f"--kv-cache-dtype {requested}"
-    if requested == "auto":
-        return dtype
-    if dtype != torch.bfloat16:
-        raise ConfigError(f"{flag} needs bfloat16 activations, and this model runs in {dtype_name(dtype)}")
-    if requested == "bfloat16":
-        return dtype
-    if config.encoder is not None:
-        raise ConfigError(f"{flag} has no use: {config.architecture} has no KV cache")
-    return _CACHE_DTYPES[requested]
 
 
 def check_quantization(quantization: str, dtype: torch.dtype, device: Device) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
@@ -20,7 +21,8 @@ from splitserve.worker.attention.needs import AttentionNeeds
 from splitserve.worker.attention.select import choose_backend
 from splitserve.worker.config import WorkerConfig
 from splitserve.worker.device.base import Device
-from splitserve.worker.device.dtypes import check_quantization, resolve_cache_dtype, resolve_dtype
+from splitserve.worker.device.dtypes import check_quantization, resolve_dtype
+from splitserve.worker.kv_cache.cache_dtype import resolve_cache_dtype, settle_cache
 from splitserve.worker.models.dense_layer import load_dense
 from splitserve.worker.models.loaded_model import LoadedModel
 from splitserve.worker.models.placement import Placement
@@ -33,6 +35,7 @@ from splitserve.worker.models.registry import (
     with_windows,
 )
 from splitserve.worker.parallel.mesh import Mesh
+from splitserve.worker.weights.cache_scales import read_cache_scales
 from splitserve.worker.weights.loading import Loader, Progress, weigh
 
 
@@ -99,8 +102,9 @@ def ask(asked: WorkerConfig, device: Device, meet: Callable[[], Mesh]) -> AskedM
     config, pooling = _read_config(asked)
     dtype = resolve_dtype(asked.dtype, config, device)
     check_quantization(asked.quantization, dtype, device)
-    cache_dtype = resolve_cache_dtype(asked.kv_cache_dtype, config, dtype)
-    needs = _attention_needs(asked, config, dtype, has_codes=cache_dtype != dtype)
+    cache = _settle_cache(asked, config, dtype, device)
+    cache_dtype = resolve_cache_dtype(cache, config, dtype)
+    needs = _attention_needs(asked, config, dtype, cache if cache_dtype != dtype else "")
     placement = Placement(device, choose_backend(asked.attention_backend, device, needs), meet())
     uses = _uses(asked, pooling)
     if pooling is None:
@@ -128,9 +132,10 @@ def _ask_draft(asked: WorkerConfig, model: AskedModel) -> AskedModel | None:
     # A head computes with what the model has computed.
     dtype = model.dtype if is_head else resolve_dtype(asked.dtype, config, device)
     check_quantization(asked.quantization, dtype, device)
-    cache_dtype = resolve_cache_dtype(asked.kv_cache_dtype, config, dtype)
+    cache = _settle_cache(asked, config, dtype, device)
+    cache_dtype = resolve_cache_dtype(cache, config, dtype)
     # A backend of its own, as those of a GPU keep something of their model.
-    needs = _attention_needs(asked, config, dtype, has_codes=cache_dtype != dtype)
+    needs = _attention_needs(asked, config, dtype, cache if cache_dtype != dtype else "")
     placement = Placement(device, choose_backend(asked.attention_backend, device, needs))
     return AskedModel(config, dtype, asked.quantization, cache_dtype, placement, TEXT)
 
@@ -149,8 +154,18 @@ def _check_speculation(asked: WorkerConfig, config: ModelConfig, placement: Plac
         raise ConfigError("--speculate works with the server's own kernels and models only")
 
 
+def _settle_cache(asked: WorkerConfig, config: ModelConfig, dtype: torch.dtype, device: Device) -> str:
+    why_not = ""
+    if asked.attention_backend not in ("auto", device.name):
+        why_not = f"--attention-backend {asked.attention_backend} reads no codes"
+    elif config.latent is not None and device.name != "cpu":
+        why_not = "codes of latents are read on CPUs only"
+    scales = partial(read_cache_scales, Path(config.path))
+    return settle_cache(asked.kv_cache_dtype, config, dtype, scales, why_not)
+
+
 def _attention_needs(
-    asked: WorkerConfig, config: ModelConfig, dtype: torch.dtype, has_codes: bool
+    asked: WorkerConfig, config: ModelConfig, dtype: torch.dtype, codes: str
 ) -> AttentionNeeds:
     heads = (config.head_dim, config.num_heads, config.num_kv_heads)
     traits = config.traits.attention
@@ -163,7 +178,7 @@ def _attention_needs(
         batch_invariant=asked.batch_invariant,
         latent=config.latent is not None,
         whole=config.encoder is not None,
-        codes=asked.kv_cache_dtype if has_codes else "",
+        codes=codes,
     )
 
 

@@ -35,7 +35,7 @@ CHUNK_BYTES = 4 * 2**20
 # Buffers that old versions of the reference implementation saved beside the weights, and scales of quantized
 # activations and KV caches.
 _HARMLESS = re.compile(
-    r"(^|\.)(rotary_emb\.inv_freq|attn\.(masked_)?bias|embeddings\.position_ids|(input|activation|output|[qkv])_(scale|zero_point))$"
+    r"(^|\.)(rotary_emb\.inv_freq|attn\.(masked_)?bias|embeddings\.position_ids|(input|activation|output|[qkv]|kv)_(scale|zero_point))$"
 )
 _MAX_NAMED = 5
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from splitserve.engine_core.checkpoint.config.fields import Fields
+from splitserve.engine_core.checkpoint.quantization.cache_scheme import read_cache_scheme
 from splitserve.engine_core.checkpoint.quantization.common import read_bits, read_group_size
 from splitserve.engine_core.checkpoint.quantization.fp8 import ACTIVATIONS, MAX_BLOCK
 from splitserve.engine_core.checkpoint.quantization.matching import (
@@ -28,19 +29,21 @@ _MIXED = "mixed-precision"
 _LINEAR = "Linear"
 _STRATEGIES = ("tensor", "channel", "group", "block")
 _STATIC = "input_activations have scales of each token where the config says one for all, or offsets"
-_KV_CACHE = "kv_cache_scheme has no effect: --kv-cache-dtype says what the KV cache holds"
 
 
 def read_compressed_tensors(config: Fields) -> Quantization:
-    """Read a compressed-tensors config: one or more groups of modules, each with a scheme.
+    """Read a compressed-tensors config: groups of modules, each with a scheme; or one of the KV cache only.
 
     Raises:
         ModelLoadError: names the field that is out of range or not supported.
     """
     _refuse_unsupported(config)
-    notes = [_KV_CACHE] if config.has("kv_cache_scheme") else []
+    cache = read_cache_scheme(config)
+    notes = list(cache.notes)
     rules = [Rule(_pattern(config, "ignore", name), None) for name in _texts(config, "ignore")]
     groups = config.nested("config_groups")
+    if cache.codes and (groups is None or groups.is_empty):
+        return Quantization("compressed-tensors", (), cache.notes, cache.codes)
     if groups is None or not 1 <= len(groups.names) <= _MAX_GROUPS:
         raise config.error("config_groups", f"must hold 1 to {_MAX_GROUPS} groups")
     specific: list[Rule] = []
@@ -58,7 +61,7 @@ def read_compressed_tensors(config: Fields) -> Quantization:
             (general if target == _LINEAR else specific).append(
                 Rule(_pattern(group, "targets", target), scheme)
             )
-    return Quantization("compressed-tensors", (*rules, *specific, *general), tuple(notes))
+    return Quantization("compressed-tensors", (*rules, *specific, *general), tuple(notes), cache.codes)
 
 
 def _refuse_unsupported(config: Fields) -> None:

@@ -54,4 +54,6 @@ def _read_modelopt_file(path: Path) -> Quantization | None:
     if not path.exists():
         return None
     inner = read_fields(path).nested("quantization")
-    return None if inner is None or not inner.has("quant_algo") else read_modelopt(inner)
+    if inner is None or not inner.names & {"quant_algo", "kv_cache_quant_algo"}:
+        return None
+    return read_modelopt(inner)

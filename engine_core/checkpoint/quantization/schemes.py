@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from typing import Literal, NamedTuple
 
+from splitserve.engine_core.checkpoint.quantization.cache_scheme import CacheCodes
 from splitserve.engine_core.checkpoint.quantization.matching import ModulePattern
 
 
@@ -88,11 +89,13 @@ class Quantization(NamedTuple):
         method: its `quant_method`.
         rules: the first whose pattern matches a module counts.
         notes: what of the config has no effect here, a line each.
+        cache_codes: what the KV cache should hold; "" if the config says nothing.
     """
 
     method: str
     rules: tuple[Rule, ...]
     notes: tuple[str, ...] = ()
+    cache_codes: CacheCodes = ""
 
     def scheme_of(self, module: str) -> Scheme | None:
         """Return how a module's matrix is stored; None if as in any other checkpoint."""

@@ -4,22 +4,18 @@ from __future__ import annotations
 
 from pathlib import Path
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, cast
+from typing import cast
 
-import msgspec
 import pytest
 import torch
 
 from splitserve.engine_core.errors import ConfigError
 from splitserve.worker.device.cpu import CpuDevice
 from splitserve.worker.device.cuda import CudaDevice
-from splitserve.worker.device.dtypes import check_quantization, resolve_cache_dtype, resolve_dtype
+from splitserve.worker.device.dtypes import check_quantization, resolve_dtype
 from splitserve.worker.ops.codes.operations import CodedOps
 from splitserve.worker.ops.cuda import CudaOps
 from tests.engine_core.checkpoint.test_model_config import read
-
-if TYPE_CHECKING:
-    from splitserve.engine_core.checkpoint.config.encoders.encoder_traits import EncoderTraits
 
 
 @pytest.mark.parametrize(
@@ -62,34 +58,3 @@ def test_a_gpu_without_the_memory_for_products_with_codes_has_none(monkeypatch: 
     with pytest.raises(ConfigError, match="--quantization int4 needs 145 KiB of shared memory"):
         check_quantization("int4", torch.bfloat16, device)
     check_quantization("none", torch.bfloat16, device)
-
-
-@pytest.mark.parametrize(
-    ("requested", "dtype", "expected"),
-    [
-        ("auto", torch.float32, torch.float32),
-        ("auto", torch.bfloat16, torch.bfloat16),
-        ("bfloat16", torch.bfloat16, torch.bfloat16),
-        ("fp8", torch.bfloat16, torch.uint8),
-        ("int8", torch.bfloat16, torch.int8),
-    ],
-)
-def test_the_kv_cache_is_in_the_models_dtype_unless_asked_otherwise(
-    requested: str, dtype: torch.dtype, expected: torch.dtype, tmp_path: Path
-) -> None:
-    assert resolve_cache_dtype(requested, read(tmp_path), dtype) == expected
-
-
-@pytest.mark.parametrize("requested", ["fp8", "int8", "bfloat16"])
-def test_another_kv_cache_needs_bfloat16_activations(requested: str, tmp_path: Path) -> None:
-    message = f"--kv-cache-dtype {requested} needs bfloat16 activations, and this model runs in float32"
-    with pytest.raises(ConfigError, match=message):
-        resolve_cache_dtype(requested, read(tmp_path), torch.float32)
-
-
-@pytest.mark.parametrize("requested", ["fp8", "int8"])
-def test_a_kv_cache_of_codes_is_refused_where_nothing_reads_it(requested: str, tmp_path: Path) -> None:
-    config, bfloat16 = read(tmp_path), torch.bfloat16
-    encoder = msgspec.structs.replace(config, encoder=cast("EncoderTraits", "any"))
-    with pytest.raises(ConfigError, match=f"--kv-cache-dtype {requested} has no use: .* has no KV cache"):
-        resolve_cache_dtype(requested, encoder, bfloat16)

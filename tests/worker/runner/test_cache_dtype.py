@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import json
 import random
+import shutil
 from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
+from safetensors.torch import load_file, save_file
 
 from splitserve.engine_core.errors import ConfigError
 from splitserve.engine_core.ipc.codec import unpack_float32, unpack_int32
@@ -36,6 +40,32 @@ def test_a_block_takes_half_and_engines_of_other_caches_do_not_follow_each_other
     assert int8[0] == fp8[0] * (head_dim + 2) // head_dim
     assert ready_of(tiny_bf16_llama, "bfloat16") == plain
     assert len({numerics for _, numerics in (plain, int8, fp8)}) == 3
+
+
+@pytest.mark.parametrize(("largest", "follows"), [(0.06, True), (1.5, False)])
+def test_a_checkpoint_may_ask_for_codes(
+    largest: float, follows: bool, tiny_bf16_llama: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    path = tmp_path / "model"
+    shutil.copytree(tiny_bf16_llama, path)
+    config = json.loads((path / "config.json").read_text())
+    scheme = {"num_bits": 8, "type": "float", "strategy": "tensor", "dynamic": False}
+    method = {"quant_method": "compressed-tensors", "config_groups": {}, "kv_cache_scheme": scheme}
+    (path / "config.json").write_text(json.dumps({**config, "quantization_config": method}))
+    tensors = load_file(path / "model.safetensors")
+    tensors["model.layers.0.self_attn.k_scale"] = torch.tensor([largest])
+    tensors["model.layers.0.self_attn.v_scale"] = torch.tensor([0.01])
+    save_file(tensors, path / "model.safetensors")
+    with caplog.at_level("INFO"):
+        auto = ready_of(path, "auto")
+    assert auto == ready_of(path, "fp8" if follows else "bfloat16")
+    assert (auto == ready_of(path, "bfloat16")) != follows
+    (line,) = [record.getMessage() for record in caplog.records if "kv_cache_of_ch" in record.getMessage()]
+    assert f"holds={'fp8' if follows else 'bfloat16'}" in line
+    assert "tensors_ignored" not in caplog.text
+    if not follows:
+        with pytest.raises(ConfigError, match="reach 672 "):
+            ready_of(path, "fp8")
 
 
 def prompt_logprobs(started: Started) -> dict[tuple[int, int], float]:

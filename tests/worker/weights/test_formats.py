@@ -290,7 +290,7 @@ def test_scales_of_activations_and_caches_are_no_unexpected_tensors(
     source = checkpoints.get(CheckpointSpec("llama"))
     write_quantized(source, CASES["modelopt"], tmp_path / "quantized", tmp_path / "plain")
     tensors = load_file(tmp_path / "quantized" / SINGLE)
-    for name in ("q_proj.input_scale", "k_proj.k_scale", "v_proj.v_scale"):
+    for name in ("q_proj.input_scale", "k_proj.k_scale", "v_proj.v_scale", "attn.k_scale", "kv_scale"):
         tensors[f"model.layers.0.self_attn.{name}"] = torch.tensor(1.0)
     save_file(tensors, tmp_path / "quantized" / SINGLE)
     Driver(tmp_path / "quantized")

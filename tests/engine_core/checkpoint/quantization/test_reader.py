@@ -138,6 +138,31 @@ def test_what_has_no_effect_is_noted() -> None:
 
 
 @pytest.mark.parametrize(
+    ("config", "codes"),
+    [
+        (compressed(), ""),
+        (compressed(kv_cache_scheme=None), ""),
+        (compressed(kv_cache_scheme={"num_bits": 8, "type": "float", "strategy": "tensor"}), "fp8"),
+        (compressed(kv_cache_scheme={"num_bits": 8, "type": "int"}), "int8"),
+        (compressed(kv_cache_scheme={"num_bits": 4, "type": "float"}), ""),
+        # Nothing but the KV cache is quantized.
+        (compressed(config_groups={}, kv_cache_scheme={"num_bits": 8, "type": "float"}), "fp8"),
+        ({"quant_method": "modelopt", "kv_cache_quant_algo": "FP8"}, "fp8"),
+        ({"quant_method": "modelopt", "quant_algo": "FP8", "kv_cache_quant_algo": "fp8"}, "fp8"),
+        ({"quant_method": "modelopt", "quant_algo": "FP8", "kv_cache_quant_algo": "NVFP4"}, ""),
+        ({"quant_method": "modelopt", "quant_algo": "FP8", "kv_cache_scheme": {"type": "float"}}, "fp8"),
+    ],
+)
+def test_a_config_may_say_what_the_kv_cache_holds(config: Config, codes: str) -> None:
+    quantization = read(config)
+    assert quantization.cache_codes == codes
+    says = bool(config.get("kv_cache_scheme") or config.get("kv_cache_quant_algo"))
+    assert any("KV cache" in note for note in quantization.notes) == says
+    if not config.get("config_groups") and not config.get("quant_algo"):
+        assert quantization.scheme_of(UP) is None
+
+
+@pytest.mark.parametrize(
     ("inputs", "takes_int8", "has_note"),
     [
         ({"num_bits": 8, "strategy": "token", "dynamic": True}, True, False),
