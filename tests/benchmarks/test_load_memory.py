@@ -28,9 +28,11 @@ def test_every_format_is_loaded(
             load(str(folder / "model.gguf"), "none")
         weights[name] = json.loads(capsys.readouterr().out)["weights"]
     plain = weights["bfloat16"]
-    # Act-order becomes floats; 8 bits take half of them, and 4 bits with what belongs to them a third.
-    assert weights["gptq act-order"] == plain
+    # 8 bits take half of that, and 4 bits with what belongs to them a third.
     assert all(
         weights[name] < 0.62 * plain for name in ("w8a8 on load", "w8a16", "fp8 blocks", "Q8_0", "MXFP4")
     )
-    assert all(weights[name] < 0.4 * plain for name in ("int4 on load", "gptq", "awq", "w4a16", "Q4_K"))
+    assert all(
+        weights[name] < 0.4 * plain
+        for name in ("int4 on load", "gptq", "gptq act-order", "awq", "w4a16", "Q4_K")
+    )

@@ -33,8 +33,8 @@ from tests.worker.weights.quantized import CASES, write_quantized
 pytestmark = pytest.mark.slow
 
 ON_LOAD = ["int8", "int4", "w8a8"]
-# Codes of 4 and 8 bits, with offsets and without, per output and in groups, FP8, and activations of int8.
-STORED = ["gptq", "awq", "packed-8-bits", "int8-channel", "fp8-block"]
+# Codes of 4 and 8 bits, with offsets and without, per output and in groups, FP8, and inputs out of order.
+STORED = ["gptq", "gptq-act-order", "awq", "packed-8-bits", "int8-channel", "fp8-block"]
 PROMPT = list(range(20, 60))
 
 

@@ -10,6 +10,8 @@ from torch import nn
 
 from splitserve.worker.device.base import Device
 from splitserve.worker.generic.tracing import Launcher
+from splitserve.worker.layers.context import LayerContext
+from splitserve.worker.layers.linear import Product
 from splitserve.worker.layers.mlp import GatedMLP
 from splitserve.worker.layers.parameter import DenseParameter, PackedParameter, Part, Window
 from splitserve.worker.ops.interface import Kernels
@@ -21,7 +23,7 @@ class PackedLinear(nn.Module):
 
     Args:
         launch: runs kernels.
-        ops: of the device.
+        ctx: of the model.
         weight: [N, K].
         bias: [N] or None.
         dtype: of the result; None for that of x.
@@ -30,15 +32,14 @@ class PackedLinear(nn.Module):
     def __init__(
         self,
         launch: Launcher,
-        ops: Kernels[Matrix],
+        ctx: LayerContext,
         weight: PackedParameter,
         bias: DenseParameter | None,
         dtype: torch.dtype | None = None,
     ) -> None:
         super().__init__()
         self._launch = launch
-        self._ops = ops
-        self._weight = weight
+        self._product = Product(ctx, weight)
         self._bias = bias
         self._dtype = dtype
         self.out_features, self.in_features = weight.shape
@@ -48,8 +49,7 @@ class PackedLinear(nn.Module):
         return self._launch.rows(self._multiply, x, self.out_features, self._dtype)
 
     def _multiply(self, out: torch.Tensor, x: torch.Tensor) -> None:
-        bias = None if self._bias is None else self._bias.tensor
-        self._ops.linear(out, x, self._weight.weight, bias)
+        self._product.write(out, x, self._bias)
 
 
 class PackedEmbedding(nn.Module):

@@ -69,7 +69,7 @@ class Replacement:
         bias = None
         if head.bias is not None:
             bias = self._vector(f"{names[head]}.bias", weight.shape[0])
-        self._put(names[head], PackedLinear(self._launch, ops, weight, bias, torch.float32))
+        self._put(names[head], PackedLinear(self._launch, self._ctx, weight, bias, torch.float32))
 
     def replace_layers(self) -> None:
         """Replace what our kernels compute; weights of all other modules stay with these."""
@@ -103,9 +103,9 @@ class Replacement:
         is_transposed = not isinstance(module, nn.Linear)
         num_outputs, num_inputs = reversed(stored) if is_transposed else stored
         part = Part(self._stored(f"{name}.weight"), stored, transposed=is_transposed)
-        weight = self._ctx.plan.declare_linear((num_outputs, num_inputs), [part])
+        weight = self._ctx.plan.declare_linear((num_outputs, num_inputs), [part], may_change_order=True)
         bias = None if module.bias is None else self._vector(f"{name}.bias", num_outputs)
-        return PackedLinear(self._launch, self._ctx.ops, weight, bias)
+        return PackedLinear(self._launch, self._ctx, weight, bias)
 
     def _layer_norm(self, name: str, module: nn.LayerNorm) -> nn.Module | None:
         if len(module.normalized_shape) != 1 or not module.elementwise_affine:

@@ -48,6 +48,28 @@ class LinearSpec(NamedTuple):
     inputs: range | None = None
 
 
+class Product:
+    """x W^T + b with a weight that may keep its inputs in another order than the layer has them.
+
+    Args:
+        weight: [N, K].
+    """
+
+    def __init__(self, ctx: LayerContext, weight: PackedParameter) -> None:
+        self._ops = ctx.ops
+        self._workspace = ctx.workspace
+        self._weight = weight
+
+    def write(self, out: torch.Tensor, x: torch.Tensor, bias: DenseParameter | None = None) -> None:
+        """Write it for the rows x [T, K] to out [T, N], which is float32 for a part of a sum."""
+        order = self._weight.order
+        if order is not None:
+            ordered = self._workspace.take_spaced("ordered_inputs", x.shape[0], len(order))
+            self._ops.inputs.take(ordered, x, order)
+            x = ordered
+        self._ops.linear(out, x, self._weight.weight, None if bias is None else bias.tensor)
+
+
 class ColumnLinear:
     """x [T, K] -> [T, N], the outputs of one or more checkpoint layers side by side.
 
@@ -57,16 +79,16 @@ class ColumnLinear:
     """
 
     def __init__(self, ctx: LayerContext, role: str, sources: Sequence[Source], spec: LinearSpec) -> None:
-        self._ops = ctx.ops
         self._workspace = ctx.workspace
         self._role = role
         self._weight, self._bias = _declare(ctx.plan, sources, spec)
+        self._product = Product(ctx, self._weight)
         self._deltas = _Deltas(ctx, sources, spec)
 
     def __call__(self, x: torch.Tensor) -> torch.Tensor:
         """Return x W^T + b, and what adapters add, in this layer's buffer."""
         out = self._workspace.take_spaced(self._role, x.shape[0], self._weight.shape[0])
-        self._ops.linear(out, x, self._weight.weight, self._bias.tensor if self._bias else None)
+        self._product.write(out, x, self._bias)
         self._deltas.add(out, x)
         return out
 
@@ -81,11 +103,11 @@ class RowLinear:
     """
 
     def __init__(self, ctx: LayerContext, role: str, source: Source, spec: LinearSpec) -> None:
-        self._ops = ctx.ops
         self._group = ctx.group
         self._workspace = ctx.workspace
         self._role = role
         self._weight, self._bias = _declare(ctx.plan, [source], spec)
+        self._product = Product(ctx, self._weight)
         self._deltas = _Deltas(ctx, [source], spec)
 
     def __call__(self, x: torch.Tensor) -> torch.Tensor:
@@ -96,18 +118,18 @@ class RowLinear:
 
     def write(self, out: torch.Tensor, x: torch.Tensor) -> None:
         """Write it to out [T, N]."""
-        bias = self._bias.tensor if self._bias else None
         if self._group is None:
-            self._ops.linear(out, x, self._weight.weight, bias)
+            self._product.write(out, x, self._bias)
             self._deltas.add(out, x)
         else:
             # Rounded once, after the sum, as on a single rank.
+            bias = self._bias.tensor if self._bias else None
             self._group.sum_into(out, self.partial("partial_sums", x), bias)
 
     def partial(self, role: str, x: torch.Tensor) -> torch.Tensor:
         """Return this rank's part of x W^T, float32, in the buffer of that role."""
         partial = self._workspace.take(role, x.shape[0], self._weight.shape[0], torch.float32)
-        self._ops.linear(partial, x, self._weight.weight)
+        self._product.write(partial, x)
         self._deltas.add(partial, x)
         return partial
 
@@ -175,5 +197,5 @@ def _declare(
             biases.append(Part(f"{name}.bias", (out_features,), row, outputs=outputs, pairs=pairs))
             row += len(outputs)
     num_inputs = spec.in_features if spec.inputs is None else len(spec.inputs)
-    weight = plan.declare_linear((row, num_inputs), weights)
+    weight = plan.declare_linear((row, num_inputs), weights, may_change_order=True)
     return weight, plan.declare_vector(row, biases) if spec.bias else None

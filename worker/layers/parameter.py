@@ -228,9 +228,22 @@ class PackedParameter(Parameter):
         form: whether and how it is quantised.
         num_experts: how many experts' matrices lie below each other in it; each part belongs to one.
         may_change_form: it may be kept as the integers of a file.
+        may_change_order: its columns may then be out of order; who multiplies looks at `order`.
+
+    Attributes:
+        order: the input of each column of the weight, which may have more than inputs, -1 for none, int32;
+            None: they are as the layer has them.
     """
 
-    __slots__ = ("_form", "_group_form", "_may_change_form", "_num_experts", "_weight")
+    __slots__ = (
+        "_form",
+        "_group_form",
+        "_may_change_form",
+        "_may_change_order",
+        "_num_experts",
+        "_weight",
+        "order",
+    )
 
     def __init__(
         self,
@@ -240,11 +253,14 @@ class PackedParameter(Parameter):
         num_experts: int = 1,
         *,
         may_change_form: bool = False,
+        may_change_order: bool = False,
     ) -> None:
         super().__init__(shape, parts)
+        self.order: torch.Tensor | None = None
         self._form = form
         self._group_form: GroupForm | None = None
         self._may_change_form = may_change_form
+        self._may_change_order = may_change_order
         self._num_experts = num_experts
         self._weight: Matrix | None = None
 
@@ -257,16 +273,18 @@ class PackedParameter(Parameter):
     @property
     def num_bytes(self) -> int:
         """Memory it takes."""
-        return self.weight.num_bytes
+        return self.weight.num_bytes + self._order_bytes
 
     def planned_bytes(self, dtype: torch.dtype, device: Device) -> int:
         """Memory that it will take."""
-        return device.matrix_bytes((self.shape[0], self.shape[1]), dtype, self._form, self._num_experts)
+        shape = self._kept_shape
+        return device.matrix_bytes(shape, dtype, self._form, self._num_experts) + self._order_bytes
 
     def allocate(self, dtype: torch.dtype, device: Device) -> None:
         """Reserve its memory, backed as it is filled."""
-        shape = (self.shape[0], self.shape[1])
-        self._weight = device.matrix(shape, dtype, self._form, self._num_experts)
+        self._weight = device.matrix(self._kept_shape, dtype, self._form, self._num_experts)
+        if self.order is not None:
+            self.order = self.order.to(device.torch_device)
 
     def takes_pieces(self, part: Part) -> bool:
         """False where scales need whole rows and the tensor is stored transposed."""
@@ -283,8 +301,12 @@ class PackedParameter(Parameter):
         """Return this rank's rectangle of a part that is not transposed, whatever its form."""
         return Window(part.taken_outputs, part.taken_inputs)
 
-    def keep_as(self, form: GroupForm) -> bool:
+    def keep_as(self, form: GroupForm, order: torch.Tensor | None = None) -> bool:
         """Take the form of integers in the file, before it is allocated, unless it was to be in fewer bits.
+
+        Args:
+            form: that holds the integers of all parts.
+            order: the input of each of their columns, -1 for none, the same for all; None: as in the file.
 
         Returns:
             Whether it has the form.
@@ -294,10 +316,20 @@ class PackedParameter(Parameter):
             form = form._replace(takes_int8=True)
         else:
             takes_it = form.bits <= _KEPT_BITS.get(self._form, 0)
-        takes_it = takes_it and self._may_change_form
+        takes_it = takes_it and self._may_change_form and (order is None or self._may_change_order)
         if takes_it:
             self._form, self._group_form = form.kept, form
+            self.order = None if order is None else order.int()
         return takes_it
+
+    @property
+    def _kept_shape(self) -> tuple[int, int]:
+        """Of the weight."""
+        return self.shape[0], self.shape[1] if self.order is None else len(self.order)
+
+    @property
+    def _order_bytes(self) -> int:
+        return 0 if self.order is None else self.order.nbytes
 
     def fill_codes(self, part: Part, first: int, codes: GroupCodes, own: GroupForm) -> None:
         """Pack some rows of a part's own window as integers, which come in a form of their own."""

@@ -94,9 +94,21 @@ class WeightPlan:
     def _shapes(self) -> dict[str, tuple[int, ...]]:
         return {part.name: part.shape for parameter in self._parameters for part in parameter.parts}
 
-    def declare_linear(self, shape: tuple[int, int], parts: Sequence[Part]) -> PackedParameter:
-        """Declare an attention or MLP matrix made of these parts."""
-        return self._add(PackedParameter(shape, parts, self._forms.linear, may_change_form=True))
+    def declare_linear(
+        self, shape: tuple[int, int], parts: Sequence[Part], *, may_change_order: bool = False
+    ) -> PackedParameter:
+        """Declare an attention or MLP matrix made of these parts.
+
+        Args:
+            shape: (N, K).
+            parts: of it.
+            may_change_order: who multiplies with it looks at the order of its columns.
+        """
+        return self._add(
+            PackedParameter(
+                shape, parts, self._forms.linear, may_change_form=True, may_change_order=may_change_order
+            )
+        )
 
     def declare_experts(
         self, num_experts: int, shape: tuple[int, int], parts: Sequence[Part], form: WeightForm | None = None

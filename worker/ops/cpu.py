@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from splitserve.worker._native import load_library
 from splitserve.worker.ops.interface import Kernels
 from splitserve.worker.ops.layers.experts import ExpertOps
+from splitserve.worker.ops.layers.inputs import CpuInputOps
 from splitserve.worker.ops.layers.latents import LatentOps
 from splitserve.worker.ops.layers.wholes import WholeOps
 from splitserve.worker.ops.packed_weight import PackedWeight
@@ -38,6 +39,7 @@ class CpuOps(Kernels[PackedWeight]):
         self.latents = CpuLatentOps(library)
         self.whole = WholeOps(library)
         self.experts = CpuExpertOps(library)
+        self.inputs = CpuInputOps(library)
         self._linear = library.linear
         self._embedding = library.embedding
         self._paged_attention = library.paged_attention

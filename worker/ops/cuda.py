@@ -28,6 +28,7 @@ from splitserve.worker.ops.codes.operations import CodedOps
 from splitserve.worker.ops.dense_weight import DenseWeight
 from splitserve.worker.ops.interface import Kernels
 from splitserve.worker.ops.layers.experts import ExpertOps
+from splitserve.worker.ops.layers.inputs import TorchInputOps
 from splitserve.worker.ops.layers.latents import LatentOps
 from splitserve.worker.ops.layers.wholes import WholeOps
 from splitserve.worker.ops.products import MultipliedMatrix, Products
@@ -117,6 +118,7 @@ class CudaOps(Kernels[MultipliedMatrix]):
         super().__init__(library)
         self.coded = CodedOps(library)
         self.experts = CudaExpertOps(library, self)
+        self.inputs = TorchInputOps()
         self.latents: LatentOps[DenseWeight] = CudaLatentOps(library)
         self.whole = WholeOps(library)
         self._expert_linear = library.expert_linear

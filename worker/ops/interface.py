@@ -16,6 +16,7 @@ from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING, Any, Generic, Literal
 
 from splitserve.worker.ops.layers.experts import ExpertOps
+from splitserve.worker.ops.layers.inputs import InputOps
 from splitserve.worker.ops.layers.lora import LoraOps
 from splitserve.worker.ops.matrix import MatrixT_contra, VocabularyPart
 from splitserve.worker.ops.sampling import SamplingOps
@@ -36,10 +37,11 @@ class Kernels(ABC, Generic[MatrixT_contra]):
     Attributes:
         sampling: those that turn logits into tokens.
         experts: those of sparse layers.
-        lora: the one of adapters.
+        lora, inputs: those of adapters, and of weights whose inputs are out of order.
     """
 
     experts: ExpertOps[MatrixT_contra]
+    inputs: InputOps
 
     def __init__(self, library: Any, *, has_paired_adapters: bool = False) -> None:
         self.sampling = SamplingOps(library)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Sequence
 from functools import reduce
+from typing import NamedTuple
 
 import torch
 
@@ -31,28 +32,46 @@ def keep_integers(assignments: Sequence[Assignment], dtype: torch.dtype, device:
     """
     if dtype not in device.coded_dtypes:
         return list(assignments)
-    forms = [_integer_form(each) for each in assignments]
-    found: dict[int, list[GroupForm | None]] = defaultdict(list)
-    for each, form in zip(assignments, forms, strict=True):
-        found[id(each.parameter)].append(form)
+    integers = [_integers_of(each) for each in assignments]
+    found: dict[int, list[_Integers | None]] = defaultdict(list)
+    for each, own in zip(assignments, integers, strict=True):
+        found[id(each.parameter)].append(own)
     kept = {id(each.parameter): each.parameter for each in assignments}
     are_kept = {key: _keep(parameter, found[key]) for key, parameter in kept.items()}
     return [
-        each._replace(integers=form) if are_kept[id(each.parameter)] else each
-        for each, form in zip(assignments, forms, strict=True)
+        each._replace(integers=own.form) if own and are_kept[id(each.parameter)] else each
+        for each, own in zip(assignments, integers, strict=True)
     ]
 
 
-def _integer_form(assignment: Assignment) -> GroupForm | None:
+class _Integers(NamedTuple):
+    """The form of a part's integers, and the order of their columns."""
+
+    form: GroupForm
+    order: torch.Tensor | None
+
+
+def _integers_of(assignment: Assignment) -> _Integers | None:
     source, parameter, part = assignment[:3]
     if not isinstance(source, StoredTensor) or not isinstance(parameter, PackedParameter) or part.transposed:
         return None
-    return source.integer_form(parameter.own_window(part))
+    window = parameter.own_window(part)
+    form = source.integer_form(window)
+    return None if form is None else _Integers(form, source.input_order(window))
 
 
-def _keep(parameter: Parameter, found: list[GroupForm | None]) -> bool:
-    forms = [form for form in found if form is not None]
-    are_mixed = len({form.is_float for form in forms}) > 1
-    if len(forms) < len(found) or are_mixed or not isinstance(parameter, PackedParameter):
+def _keep(parameter: Parameter, found: list[_Integers | None]) -> bool:
+    parts = [each for each in found if each is not None]
+    are_mixed = len({each.form.is_float for each in parts}) > 1
+    if len(parts) < len(found) or are_mixed or not isinstance(parameter, PackedParameter):
         return False
-    return parameter.keep_as(reduce(GroupForm.joined, forms))
+    order = parts[0].order
+    if not all(_are_equal(order, each.order) for each in parts):
+        return False
+    return parameter.keep_as(reduce(GroupForm.joined, (each.form for each in parts)), order)
+
+
+def _are_equal(order: torch.Tensor | None, other: torch.Tensor | None) -> bool:
+    if order is None or other is None:
+        return order is other
+    return torch.equal(order, other)

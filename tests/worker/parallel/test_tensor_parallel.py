@@ -19,6 +19,8 @@ from tests.worker.parallel.both import GQA, MakeBoth, assert_close, assert_token
 from tests.worker.parallel.ranks import RankPool
 from tests.worker.runner.checkpoints import write_tiny_llama
 from tests.worker.runner.driver import Job
+from tests.worker.weights.quantized import CASES as CASES_OF_FORMATS
+from tests.worker.weights.quantized import write_quantized
 
 _WIDE = {"hidden_size": 128, "num_attention_heads": 4, "num_key_value_heads": 4, "intermediate_size": 256}
 
@@ -101,6 +103,17 @@ def test_experts_in_mxfp4_give_nearly_the_logprobs_of_one_rank(
     spec = CheckpointSpec("gptoss", {**GQA, "intermediate_size": 128}, torch.bfloat16)
     write_mxfp4(checkpoints.get(spec), tmp_path)
     both = make_both(tmp_path / "mxfp4", 2)
+    jobs = [Job(list(range(7, 47)), SequenceSampling(max_tokens=2, prompt_logprobs=1), 1)]
+    assert_close(both.run_parallel(jobs)[0], both.run_single(jobs)[0], tolerance=0.3)
+
+
+def test_integers_out_of_order_give_nearly_the_logprobs_of_one_rank(
+    make_both: MakeBoth, checkpoints: CheckpointCache, tmp_path: Path
+) -> None:
+    """Ranks hold parts of all groups of inputs."""
+    source = checkpoints.get(CheckpointSpec("llama", _WIDE, torch.bfloat16))
+    write_quantized(source, CASES_OF_FORMATS["gptq-act-order"], tmp_path / "quantized", tmp_path / "plain")
+    both = make_both(tmp_path / "quantized", 2)
     jobs = [Job(list(range(7, 47)), SequenceSampling(max_tokens=2, prompt_logprobs=1), 1)]
     assert_close(both.run_parallel(jobs)[0], both.run_single(jobs)[0], tolerance=0.3)
 

@@ -46,6 +46,11 @@ def _scales(
     return (size * (0.5 + torch.rand(shape, generator=generator))).to(dtype)
 
 
+def _order(columns: int) -> list[int]:
+    """The same for all matrices of these inputs, as tools make it."""
+    return torch.randperm(columns, generator=torch.Generator().manual_seed(columns)).tolist()
+
+
 def pack(integers: torch.Tensor, bits: int, dim: int, order: tuple[int, ...] = ()) -> torch.Tensor:
     """Pack unsigned integers along a dimension, the first into the lowest bits unless an order says else."""
     values = integers.numpy().astype(np.uint32)
@@ -86,7 +91,7 @@ def gptq(
         scales = _scales((rows, count), generator, 0.4 / 2**bits, torch.float16)
         groups = [column // size for column in range(columns)]
         if has_order:
-            groups = [groups[i] for i in torch.randperm(columns, generator=generator).tolist()]
+            groups = [groups[i] for i in _order(columns)]
         stored = (zeros - offset) % 2**bits
         tensors = {
             # Words run along the inputs.
@@ -140,7 +145,7 @@ def packed(
         scales = _scales((rows, count), generator, 0.4 / 2**bits, dtype)
         groups = [column // size for column in range(columns)]
         if has_order:
-            groups = [groups[i] for i in torch.randperm(columns, generator=generator).tolist()]
+            groups = [groups[i] for i in _order(columns)]
         tensors = {
             "weight_packed": pack(codes + half, bits, 1),
             "weight_scale": scales,
@@ -227,6 +232,10 @@ CASES = {
         packed(group=-1, is_symmetric=False, dtype=torch.float16),
     ),
     "packed-act-order": Case(_compressed("pack-quantized", actorder="group"), packed(has_order=True)),
+    "packed-act-order-8-bits": Case(
+        _compressed("pack-quantized", num_bits=8, symmetric=False, actorder="group"),
+        packed(bits=8, is_symmetric=False, has_order=True),
+    ),
     "int8-channel": Case(_compressed("int-quantized", **_INT8, strategy="channel"), scaled()),
     "int8-tensor": Case(
         _compressed("int-quantized", **_INT8, strategy="tensor", symmetric=False),

@@ -116,12 +116,14 @@ def test_a_quantized_model_generates_what_the_dequantized_one_does(
     assert error <= 1.5 * rms_error(plain.prefill_logits(PROMPT), logits)
 
 
-@pytest.mark.parametrize("quantization", ["int8", "int4"])
+@pytest.mark.parametrize(
+    ("name", "quantization"), [("int8-tensor", "int8"), ("packed-act-order-8-bits", "int4")]
+)
 def test_a_quantized_model_can_be_quantized_once_more(
-    quantization: str, checkpoints: CheckpointCache, tmp_path: Path
+    name: str, quantization: str, checkpoints: CheckpointCache, tmp_path: Path
 ) -> None:
     source = checkpoints.get(CheckpointSpec("llama"))
-    write_quantized(source, CASES["gptq-act-order"], tmp_path / "quantized", tmp_path / "plain")
+    write_quantized(source, CASES[name], tmp_path / "quantized", tmp_path / "plain")
     expected = Driver(tmp_path / "plain", torch.bfloat16, quantization).greedy(PROMPT, 12)
     assert Driver(tmp_path / "quantized", torch.bfloat16, quantization).greedy(PROMPT, 12) == expected
 
@@ -436,8 +438,6 @@ def test_pairs_of_heads_are_taken_apart_in_integers(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("name", "dtype"),
     [
-        ("gptq-act-order", torch.bfloat16),
-        ("packed-act-order", torch.bfloat16),
         ("int8-tensor", torch.bfloat16),
         ("packed", torch.float32),
     ],

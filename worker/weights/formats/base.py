@@ -69,8 +69,15 @@ class StoredTensor(ABC):
         """Return the form of the kernels that holds a region, whose values are checked, exactly, or None."""
         return None
 
+    def input_order(self, window: Window) -> torch.Tensor | None:
+        """Return which input of a region each column of its integers is, int64 [K'], -1 for none.
+
+        None: they are as in the file.
+        """
+        return None
+
     def load_codes(self, window: Window) -> GroupCodes:
-        """Return the integers of a region in that form.
+        """Return the integers of a region in that form, their columns in that order.
 
         Raises:
             ModelLoadError: the file was truncated since it was checked.

@@ -22,7 +22,7 @@ from splitserve.worker.weights.formats.groups import (
     check_finite,
     group_codes,
     num_groups,
-    read_order,
+    read_groups,
 )
 from splitserve.worker.weights.formats.words import cover, unpack_columns, unpack_rows
 from splitserve.worker.weights.reading import read_matrix, read_whole
@@ -59,19 +59,22 @@ class GptqTensor(StoredTensor):
         """Check scales, and groups of inputs, which are kept if they are out of order."""
         check_finite(self._scales)
         if self._order is not None:
-            order = read_order(self._order, self._count)
-            size = self._scheme.group_size or len(order)
-            if not torch.equal(order, torch.arange(len(order)) // size):
-                self._groups = Groups(self._scheme.group_size, order)
+            self._groups = read_groups(self._order, self._scheme.group_size, self._count)
 
     def num_bytes(self, window: Window) -> int:
         """Bytes of the integers."""
         return len(window.rows) * -(-window.width * self._scheme.bits // 8)
 
     def integer_form(self, window: Window) -> GroupForm | None:
-        """Groups in order; there are no offsets if all zero points are half of the range."""
+        """Groups by their numbers; there are no offsets if all zero points are half of the range."""
         integers = Integers(self._scheme.bits, not self._is_symmetric, self._scales)
         return integers.form(self._groups, window, self._num_inputs)
+
+    def input_order(self, window: Window) -> torch.Tensor | None:
+        """Inputs by their groups; see StoredTensor.input_order."""
+        assert window.columns is not None, "only matrices are stored so"
+        arranged = self._groups.arranged(window.columns)
+        return None if arranged is None else arranged.inputs
 
     def load_codes(self, window: Window) -> GroupCodes:
         """Return the integers of a region; see StoredTensor.load_codes."""

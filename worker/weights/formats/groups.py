@@ -10,23 +10,30 @@ from splitserve.engine_core.checkpoint.weight_files import CheckpointTensor
 from splitserve.engine_core.errors import ModelLoadError
 from splitserve.worker.layers.parameter import Window
 from splitserve.worker.ops.quantization import GroupCodes, GroupForm
+from splitserve.worker.weights.formats.arrangement import KERNEL_GROUPS, Arrangement, arrange
 from splitserve.worker.weights.reading import read_matrix, read_whole
 
 _CHECKED_ROWS = 4096
-# Sizes of groups that kernels have, the largest first.
-KERNEL_GROUPS = (128, 64, 32, 16)
 
 
-class Groups(NamedTuple):
+class Groups:
     """Which group of inputs each column of a piece belongs to.
 
-    Attributes:
+    Args:
         size: inputs of a group; 0 for all.
         order: int64 [K], the group of every input of the matrix; None if groups follow each other.
+
+    Attributes:
+        size, order: as given.
     """
 
-    size: int
-    order: torch.Tensor | None = None
+    __slots__ = ("_arranged", "order", "size")
+
+    def __init__(self, size: int, order: torch.Tensor | None = None) -> None:
+        self.size = size
+        self.order = order
+        # Of the inputs of this rank, which are the same for all pieces.
+        self._arranged: tuple[range, Arrangement] | None = None
 
     def taken(self, columns: range, num_groups: int) -> range:
         """Return the groups whose scales some inputs need, of all."""
@@ -45,14 +52,31 @@ class Groups(NamedTuple):
 
     def kept(self, columns: range, num_inputs: int) -> int:
         """Return the largest group of the kernels that some inputs, of so many, can have; None: 0."""
+        arranged = self.arranged(columns)
+        if arranged is not None:
+            return arranged.size
         ends = [columns.start] if columns.stop == num_inputs else [columns.start, columns.stop]
         borders = [*ends, self.size]
         return next((size for size in KERNEL_GROUPS if all(end % size == 0 for end in borders)), 0)
 
+    def arranged(self, columns: range) -> Arrangement | None:
+        """Return some inputs by their groups, in as little memory as can be; None: they are in order."""
+        if self.order is None:
+            return None
+        if self._arranged is None or self._arranged[0] != columns:
+            self._arranged = columns, arrange(self.order[columns.start : columns.stop])
+        return self._arranged[1]
+
     def per_kept(self, values: torch.Tensor, columns: range, size: int) -> torch.Tensor:
-        """Return values [n, taken groups] as float32 [n, G], one for each group of a size (0: all inputs)."""
+        """Return values [n, taken groups] as float32 [n, G], one for each group of a size (0: all inputs).
+
+        Groups are those of arranged inputs.
+        """
         if not size:
             return values.float()
+        arranged = self.arranged(columns)
+        if arranged is not None:
+            return values[:, arranged.groups].float()
         if self.size:
             first = columns.start // self.size
             return values[:, torch.arange(columns.start, columns.stop, size) // self.size - first].float()
@@ -120,8 +144,13 @@ def check_finite(source: CheckpointTensor) -> None:
             )
 
 
-def read_order(source: CheckpointTensor, num_groups: int) -> torch.Tensor:
-    """Return the group of every input, int64 [K].
+def read_groups(source: CheckpointTensor, size: int, num_groups: int) -> Groups:
+    """Return the groups of inputs that a tensor lists, whose usual order is not kept.
+
+    Args:
+        source: the group of every input, [K].
+        size: inputs of a group; 0 for all.
+        num_groups: how many there are.
 
     Raises:
         ModelLoadError: one is not below the number of groups.
@@ -131,7 +160,8 @@ def read_order(source: CheckpointTensor, num_groups: int) -> torch.Tensor:
         raise ModelLoadError(
             f"{source.file.path}: tensor {source.name!r} names a group that is not from 0 to {num_groups - 1}"
         )
-    return order
+    follow_each_other = torch.equal(order, torch.arange(len(order)) // (size or len(order)))
+    return Groups(size, None if follow_each_other else order)
 
 
 def num_groups(num_inputs: int, group_size: int) -> int:
@@ -160,7 +190,7 @@ class Integers(NamedTuple):
         """
         assert window.columns is not None, "only matrices are stored so"
         is_product = self.bits == 8 and not self.has_zeros
-        if groups.order is not None or (self.scales.entry.dtype == "F32" and not is_product):
+        if self.scales.entry.dtype == "F32" and not is_product:
             return None
         if is_product and not groups.size:
             return GroupForm(8, 0, has_offsets=False)
@@ -169,11 +199,17 @@ class Integers(NamedTuple):
 
 
 def group_codes(piece: Piece, form: GroupForm, groups: Groups) -> GroupCodes:
-    """Return unsigned integers in a form; without zero points they are stored plus half of their range."""
+    """Return unsigned integers in a form, by their groups.
+
+    Without zero points they are stored plus half of their range.
+    """
     half = 2 ** (form.bits - 1)
     shift = 0 if form.bits == 4 and form.has_offsets else half
+    arranged = groups.arranged(piece.columns)
+    # Which code stands for no input does not matter, since the row has a zero there.
+    unsigned = piece.codes if arranged is None else piece.codes[:, arranged.inputs.clamp_min(0)]
     # As unsigned bytes the difference wraps around to the bits of the negative number.
-    codes = (piece.codes - shift).view(torch.int8)
+    codes = (unsigned - shift).view(torch.int8)
     scales = groups.per_kept(piece.scales, piece.columns, form.group)
     if not form.has_offsets:
         return GroupCodes(codes, scales, None)
