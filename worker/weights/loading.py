@@ -17,7 +17,7 @@ from splitserve.worker.layers.parameter import PackedParameter, Window
 from splitserve.worker.layers.weight_plan import WeightPlan
 from splitserve.worker.ops.quantization import GroupCodes
 from splitserve.worker.weights.assignment import Assignment
-from splitserve.worker.weights.formats.base import StoredTensor
+from splitserve.worker.weights.formats.base import StoredTensor, where
 from splitserve.worker.weights.formats.table import WeightFormats
 from splitserve.worker.weights.kept_forms import keep_integers
 from splitserve.worker.weights.room import check_room
@@ -38,6 +38,8 @@ _HARMLESS = re.compile(
     r"(^|\.)(rotary_emb\.inv_freq|attn\.(masked_)?bias|embeddings\.position_ids|(input|activation|output|[qkv]|kv)_(scale|zero_point))$"
 )
 _MAX_NAMED = 5
+# More than any code of 8 bits, as an integer or as FP8.
+_MOST_CODES = 512.0
 
 
 def load_weights(
@@ -213,6 +215,10 @@ def _fill_integers(assignment: Assignment, first: int, piece: Window) -> None:
     assert isinstance(source, StoredTensor)
     assert isinstance(parameter, PackedParameter)
     codes, scales, offsets = source.load_codes(piece)
+    # No weight is as large, which is a number only if scale and offset are.
+    bounds = scales.abs() * _MOST_CODES if offsets is None else scales.abs() * _MOST_CODES + offsets.abs()
+    if not bounds.isfinite().all():
+        raise ModelLoadError(f"{where(source.tensors[0])} holds values that are not finite numbers")
     if part.pairs:
         codes, scales = part.pairs.parted(codes), part.pairs.parted(scales)
         offsets = None if offsets is None else part.pairs.parted(offsets)

@@ -16,6 +16,8 @@ from splitserve.worker.weights.reading import DTYPES, read_rectangle
 
 _LOADABLE = ("F32", "BF16", "F16")
 _CODES_PER_BYTE = 2
+# Plus 127, of a power of two whose sixfold is a number; 255 is no number.
+_LARGEST_EXPONENT = 252
 
 
 class Staging:
@@ -154,6 +156,8 @@ class _Mxfp4(NamedTuple):
             row_bytes = self.scales.entry.shape[-1] * GROUP_COLUMNS // per_byte
             read_rectangle(tensor, Window(window.rows, columns), row_bytes, target.numpy())
         codes, scales = (part.view(len(window.rows), -1) for part in parts)
+        if (scales > _LARGEST_EXPONENT).any():
+            raise ModelLoadError(f"{_where(self.scales)} holds a scale that is no number, or too large")
         return dequantize_mxfp4(codes, scales)
 
 

@@ -102,6 +102,10 @@ def changed_tensors(folder: Path, target: Path, **changes: torch.Tensor | None) 
         ({"down_proj_blocks": torch.zeros(5, 64, 2, 16, dtype=torch.uint8)}, r"has shape \[5, 64, 2, 16\], "),
         ({"down_proj_scales": torch.zeros(5, 64, 3)}, "has dtype F32, MXFP4 has U8"),
         (
+            {"down_proj_scales": torch.full((5, 64, 3), 255, dtype=torch.uint8)},
+            r"experts\.down_proj_scales' holds a scale that is no number, or too large",
+        ),
+        (
             {"gate_up_proj_scales": torch.zeros(5, 192, dtype=torch.uint8)},
             r"config.json asks for \[5, 192, 2\]",
         ),

@@ -425,6 +425,16 @@ def test_int8_for_int8_activations_is_kept_so(dynamic: bool, tmp_path: Path) -> 
     assert bool(plan.quantization.notes) is not dynamic
 
 
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32])
+def test_scales_whose_products_are_no_numbers_are_refused(dtype: torch.dtype, tmp_path: Path) -> None:
+    made = CASES["packed-asymmetric"].make(*SHAPE, torch.Generator().manual_seed(1))
+    made.tensors["weight_scale"][7, 3] = 3e38
+    write(tmp_path, made.tensors)
+    plan, _ = plan_of(CASES["packed-asymmetric"], Part("m.weight", SHAPE), SHAPE)
+    with pytest.raises(ModelLoadError, match=r"'m\.weight_packed' holds values that are not finite numbers"):
+        load_weights(tmp_path, plan, dtype, CPU, lambda loaded, total: None)
+
+
 def test_pairs_of_heads_are_taken_apart_in_integers(tmp_path: Path) -> None:
     case = exact_case()
     made = case.make(64, 96, torch.Generator().manual_seed(1))
