@@ -24,6 +24,7 @@ NUM_CASES = {
     "failover-frames": 12,
     "worker-frames": 10,
     "model-files": 600,
+    "weight-files": 200,
     "text-files": 150,
     "kept-files": 300,
     "bodies": 12,

@@ -50,6 +50,12 @@ def _model_files() -> Target:
     return ModelFiles()
 
 
+def _weight_files() -> Target:
+    from tests.fuzz.targets.weight_files import WeightFiles
+
+    return WeightFiles()
+
+
 def _text_files() -> Target:
     from tests.fuzz.targets.text_files import TextFiles
 
@@ -86,6 +92,7 @@ CATALOGUE = {
     "failover-frames": Entry(_failover_frames, 1),
     "worker-frames": Entry(_worker_frames, 1),
     "model-files": Entry(_model_files, 1),
+    "weight-files": Entry(_weight_files, 1),
     "text-files": Entry(_text_files, 1),
     "kept-files": Entry(_kept_files, 0.5),
     "bodies": Entry(_bodies, 2),
