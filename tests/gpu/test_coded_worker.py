@@ -18,7 +18,7 @@ from splitserve.worker.device.base import Device
 from splitserve.worker.device.cpu import CpuDevice
 from splitserve.worker.ops.codes.weight import CodedWeight
 from splitserve.worker.ops.matrix import Matrix
-from splitserve.worker.ops.quantization import GroupForm
+from splitserve.worker.ops.quantization import GroupForm, KeptForm
 from splitserve.worker.worker import Worker
 from tests.checkpoints import CheckpointCache, CheckpointSpec
 from tests.gpu.conftest import Gpu
@@ -131,6 +131,14 @@ def test_the_planned_memory_is_what_a_weight_takes(gpu: Gpu) -> None:
     for form in ("int8", "int4", "w8a8", GroupForm(4, 128, True), GroupForm(8, 16, False)):
         weight = device.matrix(shape, torch.bfloat16, form, 3)
         assert device.matrix_bytes(shape, torch.bfloat16, form, 3) == weight.num_bytes
+
+
+def test_the_planned_memory_of_many_rows_holds_a_weight_that_is_written_out(gpu: Gpu) -> None:
+    device, shape, most = device_of(gpu), (96, 200), gpu.ops.max_coded_rows
+    forms: list[KeptForm] = ["int8", GroupForm(4, 128, True), "w8a8", "plain"]
+    assert [device.written_bytes(shape, torch.bfloat16, form, most) for form in forms] == [0] * 4
+    found = [device.written_bytes(shape, torch.bfloat16, form, most + 1) for form in forms]
+    assert found == [96 * 200 * 2, 96 * 200 * 2, 0, 0]
 
 
 def test_float32_is_refused(gpu: Gpu, checkpoint: Path) -> None:

@@ -80,6 +80,10 @@ class Device(ABC):
     ) -> int:
         """Return what a weight would take, see matrix()."""
 
+    def written_bytes(self, shape: tuple[int, int], dtype: torch.dtype, form: KeptForm, num_rows: int) -> int:
+        """Return what a product of so many rows takes to write a weight out, 0 where it is read as it is."""
+        return 0
+
     @abstractmethod
     def matrix(
         self, shape: tuple[int, int], dtype: torch.dtype, form: KeptForm, num_experts: int = 1

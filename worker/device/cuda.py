@@ -103,6 +103,12 @@ class CudaDevice(Device):
                 return shape[0] * -(-shape[1] // GROUP_COLUMNS) * (GROUP_COLUMNS // 2 + 1)
         return coded_bytes(shape, form, num_experts)
 
+    def written_bytes(self, shape: tuple[int, int], dtype: torch.dtype, form: KeptForm, num_rows: int) -> int:
+        """Return the bytes of the elements of a weight of codes, where there are many rows."""
+        if form in ("plain", "mxfp4", "w8a8") or num_rows <= self.cuda_ops.max_coded_rows:
+            return 0
+        return math.prod(shape) * dtype.itemsize
+
     def place(self, tensors: Sequence[torch.Tensor]) -> Sequence[torch.Tensor]:
         """Pack the tensors into pinned memory and copy it in one transfer."""
         ends = list(itertools.accumulate(-(-x.nbytes // _ALIGNMENT) * _ALIGNMENT for x in tensors))

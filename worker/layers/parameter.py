@@ -229,6 +229,7 @@ class PackedParameter(Parameter):
         num_experts: how many experts' matrices lie below each other in it; each part belongs to one.
         may_change_form: it may be kept as the integers of a file.
         may_change_order: its columns may then be out of order; who multiplies looks at `order`.
+        of_samples: it is only for the rows of a step that sample.
 
     Attributes:
         order: the input of each column of the weight, which may have more than inputs, -1 for none, int32;
@@ -241,6 +242,7 @@ class PackedParameter(Parameter):
         "_may_change_form",
         "_may_change_order",
         "_num_experts",
+        "_of_samples",
         "_weight",
         "order",
     )
@@ -254,6 +256,7 @@ class PackedParameter(Parameter):
         *,
         may_change_form: bool = False,
         may_change_order: bool = False,
+        of_samples: bool = False,
     ) -> None:
         super().__init__(shape, parts)
         self.order: torch.Tensor | None = None
@@ -262,6 +265,7 @@ class PackedParameter(Parameter):
         self._may_change_form = may_change_form
         self._may_change_order = may_change_order
         self._num_experts = num_experts
+        self._of_samples = of_samples
         self._weight: Matrix | None = None
 
     @property
@@ -279,6 +283,15 @@ class PackedParameter(Parameter):
         """Memory that it will take."""
         shape = self._kept_shape
         return device.matrix_bytes(shape, dtype, self._form, self._num_experts) + self._order_bytes
+
+    def step_bytes(self, dtype: torch.dtype, device: Device, num_tokens: int, num_samples: int) -> int:
+        """Return what a product with it takes beside its rows, at most, in a step of so many rows."""
+        shape = self._kept_shape
+        num_rows = num_samples if self._of_samples else num_tokens
+        ordered = 0 if self.order is None else num_rows * shape[1] * dtype.itemsize
+        # Those of experts are never written out.
+        written = device.written_bytes(shape, dtype, self._form, num_rows) if self._num_experts == 1 else 0
+        return ordered + written
 
     def allocate(self, dtype: torch.dtype, device: Device) -> None:
         """Reserve its memory, backed as it is filled."""

@@ -79,6 +79,11 @@ class WeightPlan:
         """Memory that this rank's weights will take."""
         return sum(parameter.planned_bytes(dtype, device) for parameter in self._parameters)
 
+    def step_bytes(self, dtype: torch.dtype, device: Device, num_tokens: int, num_samples: int) -> int:
+        """Return what the weights take of the memory of a step of so many rows, at most."""
+        packed = (each for each in self._parameters if isinstance(each, PackedParameter))
+        return max((each.step_bytes(dtype, device, num_tokens, num_samples) for each in packed), default=0)
+
     @property
     def num_params(self) -> int:
         """Parameter count of the model in the usual sense, summed over the ranks that shard a layer."""
@@ -146,7 +151,8 @@ class WeightPlan:
 
     def _declare_rows(self, part: Part, form: WeightForm) -> PackedParameter:
         shape = (part.num_rows, part.shape[1])
-        return self._add(PackedParameter(shape, [part], form, may_change_form=True))
+        # Of those that are multiplied at all the codes of a file are for rows that sample.
+        return self._add(PackedParameter(shape, [part], form, may_change_form=True, of_samples=True))
 
     def _add(self, parameter: PackedParameter) -> PackedParameter:
         self._parameters.append(parameter)

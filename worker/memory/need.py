@@ -43,7 +43,7 @@ def memory_need(asked: AskedModel, config: WorkerConfig) -> MemoryNeed:
     if asked.draft is not None:
         model = model._replace(draft=_described(asked.draft, asked.draft.declared()))
     weights_bytes = _declared_bytes(asked, declared) + dense.num_bytes
-    step_bytes = activation_bytes(asked.config, _largest_step(asked, config))
+    step_bytes = _step_bytes(asked, declared, _largest_step(asked, config))
     block_bytes = model.block_bytes(config.block_size)
     available_bytes = config.kv_cache_memory_bytes
     if block_bytes and not available_bytes:
@@ -94,6 +94,13 @@ def _declared_bytes(asked: AskedModel, declared: DeclaredModel) -> int:
         slots = declared.adapters.slot_bytes * asked.uses.num_adapters
     draft = 0 if asked.draft is None else _declared_bytes(asked.draft, asked.draft.declared())
     return weigh(path, declared.plan, asked.dtype, device) + slots + draft
+
+
+def _step_bytes(asked: AskedModel, declared: DeclaredModel, step: StepSize) -> int:
+    """Return what a step of a model that was weighed takes, for products with its weights, too."""
+    device = asked.placement.device
+    weights = declared.plan.step_bytes(asked.dtype, device, step.num_tokens, step.num_logits)
+    return activation_bytes(asked.config, step) + weights
 
 
 def _described(asked: AskedModel, declared: DeclaredModel) -> LoadedModel:

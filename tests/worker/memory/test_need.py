@@ -18,6 +18,7 @@ from splitserve.worker.layers.weight_plan import WeightPlan
 from splitserve.worker.memory.activations import StepSize, activation_bytes
 from splitserve.worker.models.placement import Placement
 from splitserve.worker.models.registry import ModelUses, declare_model
+from splitserve.worker.ops.quantization import KeptForm
 from splitserve.worker.weights.loading import load_weights, weigh
 from splitserve.worker.worker import Worker
 from tests.checkpoints import CheckpointCache, CheckpointSpec
@@ -107,6 +108,30 @@ def test_weights_that_fit_in_no_form_are_refused_with_what_each_takes(checkpoint
     worker = worker_of(checkpoints.get(LLAMA), SmallDevice(1000))
     with pytest.raises(ModelLoadError, match=r"1000 bytes are free, with --quantization int8 .*, with --q"):
         worker.load()
+
+
+class WritingDevice(CpuDevice):
+    """It writes weights of codes out for products of more than 8 rows."""
+
+    def written_bytes(self, shape: tuple[int, int], dtype: torch.dtype, form: KeptForm, num_rows: int) -> int:
+        return shape[0] * shape[1] * 2 if form != "plain" and num_rows > 8 else 0
+
+
+@pytest.mark.parametrize(
+    ("num_rows", "largest"),
+    [(8, 2 * 352 * 128), (16, 1000 * 128)],
+    ids=["gate and up", "the head, of many samples"],
+)
+def test_the_largest_weight_that_a_step_writes_out_is_counted(
+    num_rows: int, largest: int, checkpoints: CheckpointCache
+) -> None:
+    path = checkpoints.get(CheckpointSpec("llama", {**WIDE, "vocab_size": 1000}))
+    settings: dict[str, object] = {"quantization": "int8", "max_num_seqs": num_rows}
+    need, beside = (
+        worker_of(path, device, **settings).memory_need() for device in (CpuDevice(), WritingDevice())
+    )
+    assert beside.activation_bytes - need.activation_bytes == 2 * largest
+    assert beside.weights_bytes == need.weights_bytes
 
 
 @pytest.mark.parametrize("name", ["llama", "qwen3moe", "gptoss", "deepseekv2"])
