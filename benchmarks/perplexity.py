@@ -51,23 +51,27 @@ class Perplexity(NamedTuple):
 
 
 class Scorer:
-    """A model in one form, and a KV cache for one conversation."""
+    """A model in one form, and a KV cache for one conversation.
 
-    def __init__(self, model: Path, quantization: str) -> None:
+    Args:
+        model: a checkpoint.
+        quantization: of its matrices.
+        dtype: of activations and KV cache, and of matrices that are not quantized.
+    """
+
+    def __init__(self, model: Path, quantization: str, dtype: torch.dtype = torch.bfloat16) -> None:
         backend = CpuAttention()
         config = read_model_config(model)
         self._model = load_model(
-            config, torch.bfloat16, Placement(CpuDevice(), backend), lambda loaded, total: None, quantization
+            config, dtype, Placement(CpuDevice(), backend), lambda loaded, total: None, quantization
         )
         sizes = (self._model.num_layers, self._model.num_kv_heads, BLOCK_SIZE, self._model.head_dim)
-        cache = backend.allocate(BlockShape(*sizes, torch.bfloat16), MAX_TOKENS // BLOCK_SIZE)
+        cache = backend.allocate(BlockShape(*sizes, dtype), MAX_TOKENS // BLOCK_SIZE)
         self._caches = layer_caches(cache)
 
     def perplexity(self, texts: Sequence[Text]) -> Perplexity:
         """Score every text from its beginning."""
-        losses = torch.cat([self._losses(text.tokens) for text in texts]).double()
-        is_answer = torch.cat([text.is_answer[1:] for text in texts])
-        return Perplexity(math.exp(losses[is_answer].mean()), math.exp(losses.mean()))
+        return perplexity_of(texts, [self._losses(text.tokens) for text in texts])
 
     def logits(self, tokens: torch.Tensor) -> torch.Tensor:
         """Return fp32 [T, V] of int32 [T], at most MAX_TOKENS, in a buffer that the next call overwrites."""
@@ -88,6 +92,13 @@ class Scorer:
         hidden = self._model.forward(tokens, meta, self._caches)
         assert hidden is not None, "one rank has all layers"
         return hidden
+
+
+def perplexity_of(texts: Sequence[Text], losses: Sequence[torch.Tensor]) -> Perplexity:
+    """Return it from the losses [T - 1] of each text's tokens behind the first."""
+    joined = torch.cat(list(losses)).double()
+    is_answer = torch.cat([text.is_answer[1:] for text in texts])
+    return Perplexity(math.exp(joined[is_answer].mean()), math.exp(joined.mean()))
 
 
 def unseen_texts(model: Path, count: int) -> Iterator[Text]:

@@ -1,6 +1,6 @@
 """How does a model become a GGUF file for llama.cpp? Runs with the Python that has the gguf package.
 
-    python -m benchmarks.compare.gguf_export MODEL_DIR bf16|q8_0|q4_0|q4_k_m|q6_k
+    python -m benchmarks.compare.gguf_export MODEL_DIR bf16|f16|q8_0|q4_0|q4_k_m|q6_k
 
 Matrices take the type asked for, or bf16 where their rows are no multiple of its block; norms stay float32.
 q4_k_m and q6_k are made by llama.cpp itself of the bf16 file, with the types that it gives each matrix.
@@ -14,7 +14,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from benchmarks.compare.shapes import SHAPES, Shape
+from benchmarks.compare.shapes import Shape, shape_of
 from benchmarks.compare.tensors import read_bf16
 
 if TYPE_CHECKING:
@@ -51,6 +51,7 @@ class Kind(NamedTuple):
 
 KINDS = {
     "bf16": Kind("MOSTLY_BF16", "BF16"),
+    "f16": Kind("MOSTLY_F16", "F16"),
     "q8_0": Kind("MOSTLY_Q8_0", "Q8_0"),
     "q4_0": Kind("MOSTLY_Q4_0", "Q4_0"),
     "q4_k_m": Kind("MOSTLY_Q4_K_M"),
@@ -103,14 +104,17 @@ def stack_experts(
             yield together, np.stack([matrices[expert] for expert in range(shape.experts.total)])
 
 
-def export(model: Path, shape: Shape, kind: str) -> None:
+def export(model: Path, kind: str) -> None:
     """Write the file; it takes its name only when it is complete."""
     import gguf
 
+    config = json.loads((model / "config.json").read_text())
+    shape = shape_of(config)
     path = gguf_path(model, kind)
     part = path.with_suffix(".part")
     writer = gguf.GGUFWriter(part, ARCHITECTURES[shape.architecture])
     _add_sizes(writer, shape)
+    writer.add_layer_norm_rms_eps(config["rms_norm_eps"])
     writer.add_file_type(gguf.LlamaFileType[KINDS[kind].file_type])
     _add_tokenizer(writer, json.loads((model / "tokenizer.json").read_text(encoding="utf-8")))
     _add_tensors(writer, model, shape, gguf.GGMLQuantizationType[KINDS[kind].tensor_type])
@@ -121,13 +125,13 @@ def export(model: Path, shape: Shape, kind: str) -> None:
     part.rename(path)
 
 
-def quantize(model: Path, shape: Shape, kind: str) -> None:
+def quantize(model: Path, kind: str) -> None:
     """Write the file by llama.cpp; as complete as the other."""
     import llama_cpp
 
     source, path = gguf_path(model, "bf16"), gguf_path(model, kind)
     if not source.exists():
-        export(model, shape, "bf16")
+        export(model, "bf16")
     part = path.with_suffix(".part")
     params = llama_cpp.llama_model_quantize_default_params()
     params.ftype = getattr(llama_cpp, f"LLAMA_FTYPE_{KINDS[kind].file_type}")
@@ -149,7 +153,6 @@ def _add_sizes(writer: Any, shape: Shape) -> None:
     writer.add_value_length(shape.head_dim)
     writer.add_rope_dimension_count(shape.head_dim)
     writer.add_rope_freq_base(shape.rope_theta)
-    writer.add_layer_norm_rms_eps(1e-6)
     if shape.experts is not None:
         writer.add_expert_count(shape.experts.total)
         writer.add_expert_used_count(shape.experts.chosen)
@@ -196,4 +199,4 @@ def _add_tensors(writer: Any, model: Path, shape: Shape, wanted: Any) -> None:
 if __name__ == "__main__":
     folder = Path(sys.argv[1])
     write = export if KINDS[sys.argv[2]].tensor_type else quantize
-    write(folder, SHAPES[folder.name], sys.argv[2])
+    write(folder, sys.argv[2])

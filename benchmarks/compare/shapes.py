@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 
 class Experts(NamedTuple):
@@ -62,6 +62,35 @@ class Shape(NamedTuple):
     def kv_bytes_per_token(self) -> int:
         """Bytes of keys and values of one token in a 16-bit cache."""
         return self.num_layers * 2 * self.num_kv_heads * self.head_dim * 2
+
+
+def shape_of(config: dict[str, Any]) -> Shape:
+    """Return the shape that a config.json describes.
+
+    Raises:
+        ValueError: its architecture is none of those.
+    """
+    architecture = config["model_type"]
+    if architecture not in ("llama", "qwen3", "qwen3_moe"):
+        raise ValueError(f"model_type {architecture!r} is neither llama, qwen3 nor qwen3_moe")
+    experts = None
+    if architecture == "qwen3_moe":
+        names = ("num_experts", "num_experts_per_tok", "moe_intermediate_size")
+        experts = Experts(*(config[name] for name in names))
+    return Shape(
+        architecture,
+        config["hidden_size"],
+        config["num_hidden_layers"],
+        config["num_attention_heads"],
+        config["num_key_value_heads"],
+        config["head_dim"],
+        config["intermediate_size"],
+        config["vocab_size"],
+        config["max_position_embeddings"],
+        config["rope_theta"],
+        config["vocab_size"],
+        experts,
+    )
 
 
 # What a comparison takes unless it names models.

@@ -26,7 +26,7 @@ CMAKE_FLAGS = [
     "-DLLAMA_USE_PREBUILT_UI=OFF",
 ]
 # Bits of a weight, by the kind of a file.
-PRECISIONS = {"bf16": 16, "q8_0": 8, "q6_k": 6, "q4_0": 4, "q4_k_m": 4}
+PRECISIONS = {"bf16": 16, "f16": 16, "q8_0": 8, "q6_k": 6, "q4_0": 4, "q4_k_m": 4}
 TOKENS_PER_SEQ = 256
 BATCH_TOKENS = 2048
 
