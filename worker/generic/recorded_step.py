@@ -25,7 +25,7 @@ class UnrecordableError(Exception):
 def record(
     recording: Recording, nodes: list[Node], made: torch.Tensor, role: str, workspace: Workspace
 ) -> torch.Tensor:
-    """Run a traced step once more, so that the recording holds it.
+    """Run a traced step, so that the recording holds it.
 
     Args:
         recording: in progress.

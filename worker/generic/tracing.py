@@ -50,7 +50,10 @@ Node = Launch | Operation
 
 
 class StepTrace(TorchFunctionMode):
-    """Notes everything that runs within a `with` block. What is noted is kept alive, and so keeps its place.
+    """Notes what a step within a `with` block computes. What is noted is kept alive, and so keeps its place.
+
+    Our kernels do not run, since ranks would then exchange twice what they exchange once in other steps. So
+    nothing that depends on them has values.
 
     Args:
         launcher: of the modules that run.
@@ -84,8 +87,7 @@ class StepTrace(TorchFunctionMode):
     ) -> object:
         """Run a function and note it."""
         made = func(*args, **(kwargs or {}))
-        if not self._launcher.is_launching:
-            self.nodes.append(Operation(func, args, kwargs or {}, made))
+        self.nodes.append(Operation(func, args, kwargs or {}, made))
         return made
 
 
@@ -93,13 +95,11 @@ class Launcher:
     """Runs our kernels for the modules of one model; single-threaded.
 
     Attributes:
-        trace: where launches are noted; None for nowhere.
-        is_launching: a kernel is running, whose own calls of torch are a part of it.
+        trace: where launches are noted instead of run; None: they are run.
     """
 
     def __init__(self) -> None:
         self.trace: StepTrace | None = None
-        self.is_launching = False
         self._wanted: torch.Tensor | None = None
         self._num_tokens = 0
 
@@ -137,12 +137,9 @@ class Launcher:
 
     def __call__(self, kernel: Kernel, *tensors: torch.Tensor) -> None:
         """Call a kernel with tensors; it has to know everything else."""
-        self.is_launching = True
-        try:
+        if self.trace is None:
             kernel(*tensors)
-        finally:
-            self.is_launching = False
-        if self.trace is not None:
+        else:
             self.trace.nodes.append(Launch(kernel, tensors))
 
 
