@@ -49,7 +49,8 @@ def pair_of(joined: Encoding) -> Pair:
     """
     types: list[int] = joined.type_ids
     second_at = types.index(1) if 1 in types else 0
-    tail_type = 1 if second_at else 0
+    # Without a first text nothing may stand before the second.
+    tail_type = 1 if 1 in types else 0
     if any(types[:second_at]) or any(kind != tail_type for kind in types[second_at:]):
         text = "the tokenizer's template for pairs has token types beside 0, then 1"
         raise InvalidRequestError(text, "model")

@@ -139,3 +139,9 @@ def test_tables_are_made_once_for_each_set_of_kept_tokens(tokenizer_of: Tokenize
     assert all(state is not None for state in states)
     assert states[0].pieces is states[1].pieces
     assert states[0].pieces is not states[2].pieces
+
+
+def test_the_first_text_of_a_pair_may_be_empty(tokenizer_of: TokenizerOf) -> None:
+    tokenizer = tokenizer_of("byte_level")
+    assert tokenizer.encode_pair("", "hello").token_ids == tokenizer.encode("hello")
+    assert tokenizer.encode_pair("hello", "").token_ids == tokenizer.encode("hello")
