@@ -164,8 +164,8 @@ def _render_within(
 def template_sources(directory: Path, tokenizer: Tokenizer) -> dict[str, str]:
     """Return the templates of a checkpoint directory by name.
 
-    chat_template.jinja takes precedence over tokenizer_config.json; additional_chat_templates/NAME.jinja add
-    named ones.
+    chat_template.jinja goes before all that tokenizer_config.json has; additional_chat_templates/NAME.jinja
+    add named ones.
 
     Raises:
         ModelLoadError: a template file cannot be read.
@@ -174,7 +174,7 @@ def template_sources(directory: Path, tokenizer: Tokenizer) -> dict[str, str]:
     if not sources:
         sources = _templates_of(read_json(directory / "chat_template.json").get("chat_template"))
     if (text := read_text(directory / "chat_template.jinja")) is not None:
-        sources["default"] = text
+        sources = {"default": text}
     for path in sorted((directory / "additional_chat_templates").glob("*.jinja")):
         sources[path.stem] = read_text(path) or ""
     return sources
