@@ -11,8 +11,8 @@ from splitserve.engine_core.checkpoint.config.model_config import ModelConfig
 from splitserve.engine_core.checkpoint.draft_heads.eagle3 import read_eagle3
 from splitserve.engine_core.checkpoint.draft_heads.mtp import mtp_config
 from splitserve.engine_core.checkpoint.files import read_file
-from splitserve.engine_core.checkpoint.sentencepiece.tokenizer import make_tokenizer_json
 from splitserve.engine_core.checkpoint.text_files import TOKENIZER
+from splitserve.engine_core.checkpoint.tokenizer.source import make_tokenizer_json
 from splitserve.engine_core.errors import ConfigError, ModelLoadError
 
 

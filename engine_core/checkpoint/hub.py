@@ -13,7 +13,14 @@ LOCAL_HINT = (
     "A local directory with config.json, *.safetensors and tokenizer.json works too, and so does a GGUF file."
 )
 # The files that serving needs. Pickle weights, other frameworks' weights and code are not downloaded.
-_ALLOWED = ["*.safetensors", "*.json", "*.jinja", "tokenizer.model"]
+_VOCABULARIES = [
+    "tokenizer.model",
+    "sentencepiece.bpe.model",
+    "spiece.model",
+    "tiktoken.model",
+    "qwen.tiktoken",
+]
+_ALLOWED = ["*.safetensors", "*.json", "*.jinja", *_VOCABULARIES, "merges.txt", "vocab.txt"]
 # Duplicates of the weights, in the publishers' own layouts.
 _IGNORED = ["consolidated*", "original/*", "onnx/*", "openvino/*", "metal/*"]
 _PART = r"[A-Za-z0-9_][A-Za-z0-9._-]{0,95}"

@@ -8,12 +8,13 @@ import msgspec
 
 from splitserve.engine_core.checkpoint.config.sampling_defaults import load_sampling_defaults
 from splitserve.engine_core.checkpoint.files import read_file, read_json
-from splitserve.engine_core.checkpoint.sentencepiece.tokenizer import make_tokenizer_json
+from splitserve.engine_core.checkpoint.tokenizer.source import VOCABULARIES, make_tokenizer_json
 from splitserve.engine_core.errors import ModelLoadError
 
 TOKENIZER = "tokenizer.json"
 _OPTIONAL = ("tokenizer_config.json", "special_tokens_map.json")
-_CONVERTIBLE = ("vocab.json", "spiece.model", "tekken.json", "tiktoken.model", "qwen.tiktoken")
+# Vocabularies whose code alone says how they are read.
+_CONVERTIBLE = ("*.tiktoken", "spm.model", "*.spm", "*.bpe", "*.vocab", "vocab*")
 
 
 class _Tokenizer(msgspec.Struct):
@@ -40,7 +41,7 @@ def check_text_files(directory: Path) -> None:
 
 
 def read_tokenizer_json(directory: Path) -> bytes:
-    """Return the contents of tokenizer.json, or what is made of tokenizer.model where there is none.
+    """Return the contents of tokenizer.json, or what is made of another vocabulary where there is none.
 
     Raises:
         ModelLoadError: both are missing, or cannot be read; see read_file() and make_tokenizer_json().
@@ -55,11 +56,11 @@ def read_tokenizer_json(directory: Path) -> bytes:
 
 
 def _hint(directory: Path) -> str:
-    only = "only tokenizer.json, or a SentencePiece tokenizer.model, is supported as a tokenizer"
-    other = next((name for name in _CONVERTIBLE if (directory / name).exists()), "")
-    if not other:
-        return only
+    read = f"without it one of {', '.join(VOCABULARIES)} is read"
+    other = next((path for pattern in _CONVERTIBLE for path in sorted(directory.glob(pattern))), None)
+    if other is None:
+        return read
     return (
-        f"{only}. Make it from {other} once, with the transformers library: "
-        "AutoTokenizer.from_pretrained(DIR).save_pretrained(DIR)"
+        f"{read}, and how {other.name} is to be read is not known. Make it once, with the transformers "
+        "library: AutoTokenizer.from_pretrained(DIR).save_pretrained(DIR)"
     )

@@ -19,6 +19,10 @@ _KNOWN = {
     r"\d+",
     r"\p{N}{1,3}",
     r"\s+",
+    # What takes spaces off, as made of a SentencePiece model.
+    r" {2,}",
+    r"\A | \z",
+    r"(?<!▁)▁+\z",
 }
 
 

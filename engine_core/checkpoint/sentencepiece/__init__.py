@@ -1,1 +1,1 @@
-"""tokenizer.json from a SentencePiece model, for checkpoints that come with tokenizer.model alone."""
+"""What a SentencePiece model says, and tokenizer.json from it."""

@@ -17,9 +17,9 @@ _MAX_VARINT_BYTES = 10
 _MAX_PIECES = 2**21
 _VARINT, _FIXED64, _BYTES, _FIXED32 = 0, 1, 2, 5
 # Numbers of fields.
-_PIECES, _TRAINER, _NORMALIZER = 1, 2, 3
+_PIECES, _TRAINER, _NORMALIZER, _DENORMALIZER = 1, 2, 3, 5
 _TEXT, _SCORE, _TYPE = 1, 2, 3
-_MODEL_TYPE, _UNK_ID, _BOS_ID, _EOS_ID, _PAD_ID = 3, 40, 41, 42, 43
+_MODEL_TYPE, _SPACE_BEHIND, _UNK_ID, _BOS_ID, _EOS_ID, _PAD_ID = 3, 24, 40, 41, 42, 43
 _CHARSMAP, _ADDS_PREFIX, _REMOVES_SPACES, _ESCAPES = 2, 3, 4, 5
 
 Value = int | bytes
@@ -43,8 +43,10 @@ class SentencePieceModel(NamedTuple):
         types: 1 normal, 2 unknown, 3 control, 4 user-defined, 5 unused, 6 a byte.
         model_type: a ModelType, or what else the file has.
         unk_id, bos_id, eos_id, pad_id: -1 for none.
-        changes_letters: letters are replaced by others before texts are cut.
+        charsmap: letters that are replaced by others before texts are cut, compiled; b"" for none.
+        changes_output: letters are replaced in what is decoded.
         adds_prefix: a space is put before texts.
+        puts_spaces_behind: spaces belong to the word before them, the one that is added too.
         removes_spaces: spaces at the ends of a text, and all but one in a row, are taken off.
         escapes_spaces: spaces are U+2581 in pieces.
     """
@@ -57,8 +59,10 @@ class SentencePieceModel(NamedTuple):
     bos_id: int
     eos_id: int
     pad_id: int
-    changes_letters: bool
+    charsmap: bytes
+    changes_output: bool
     adds_prefix: bool
+    puts_spaces_behind: bool
     removes_spaces: bool
     escapes_spaces: bool
 
@@ -83,18 +87,15 @@ def _parse(data: memoryview) -> SentencePieceModel:
     pieces: list[str] = []
     scores: list[float] = []
     types: list[int] = []
-    trainer: dict[int, Value] = {}
-    normalizer: dict[int, Value] = {}
+    specs: dict[int, dict[int, Value]] = {_TRAINER: {}, _NORMALIZER: {}, _DENORMALIZER: {}}
     for number, value in _fields(data):
-        if number not in (_PIECES, _TRAINER, _NORMALIZER):
+        if number != _PIECES and number not in specs:
             continue
         if not isinstance(value, bytes):
             raise ValueError(f"field {number} has the wrong type")
         fields = dict(_fields(memoryview(value)))
-        if number == _TRAINER:
-            trainer |= fields
-        elif number == _NORMALIZER:
-            normalizer |= fields
+        if number in specs:
+            specs[number] |= fields
         else:
             if len(pieces) == _MAX_PIECES:
                 raise ValueError(f"it has more than {_MAX_PIECES} pieces")
@@ -103,6 +104,7 @@ def _parse(data: memoryview) -> SentencePieceModel:
             types.append(_int(fields, _TYPE, 1))
     if not pieces:
         raise ValueError("it has no pieces")
+    trainer, normalizer, denormalizer = specs.values()
     return SentencePieceModel(
         pieces,
         scores,
@@ -112,8 +114,10 @@ def _parse(data: memoryview) -> SentencePieceModel:
         bos_id=_int(trainer, _BOS_ID, 1),
         eos_id=_int(trainer, _EOS_ID, 2),
         pad_id=_int(trainer, _PAD_ID, -1),
-        changes_letters=bool(_bytes(normalizer, _CHARSMAP)),
+        charsmap=_bytes(normalizer, _CHARSMAP),
+        changes_output=bool(_bytes(denormalizer, _CHARSMAP)),
         adds_prefix=bool(_int(normalizer, _ADDS_PREFIX, 1)),
+        puts_spaces_behind=bool(_int(trainer, _SPACE_BEHIND, 0)),
         removes_spaces=bool(_int(normalizer, _REMOVES_SPACES, 1)),
         escapes_spaces=bool(_int(normalizer, _ESCAPES, 1)),
     )

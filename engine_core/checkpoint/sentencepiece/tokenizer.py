@@ -1,164 +1,243 @@
-"""tokenizer.model, and what stands beside it → tokenizer.json.
+"""A SentencePiece model, and what stands beside it → tokenizer.json.
 
-Models of byte-pair encoding are taken, as those of Llama 2, Mistral and Gemma are; what the tokenizers
-library would read in another way than SentencePiece does is refused.
+What the tokenizers library would read in another way than SentencePiece does is refused.
 """
 
 from __future__ import annotations
 
-import functools
-import json
-from pathlib import Path
+from collections.abc import Sequence
+from typing import NamedTuple
 
-from splitserve.engine_core.checkpoint.config.fields import Fields
-from splitserve.engine_core.checkpoint.files import read_file, read_json
-from splitserve.engine_core.checkpoint.gguf.tokenizer import Vocabulary, make_tokenizer
 from splitserve.engine_core.checkpoint.sentencepiece.model_file import (
     ModelType,
     SentencePieceModel,
     parse_model,
 )
-from splitserve.engine_core.errors import ModelLoadError
+from splitserve.engine_core.checkpoint.tokenizer.beside import Beside, with_tokens
+from splitserve.engine_core.checkpoint.tokenizer.pieces import (
+    SPACE,
+    Kind,
+    Piece,
+    Preparation,
+    merging,
+    most_likely,
+    preparing,
+)
+from splitserve.engine_core.checkpoint.tokenizer.sections import (
+    FIRST,
+    SECOND,
+    Json,
+    added_token,
+    around,
+    framed,
+    whole,
+)
 
-MODEL = "tokenizer.model"
-_CONFIG, _ADDED = "tokenizer_config.json", "added_tokens.json"
-_KEY = "tokenizer.ggml."
-_MAX_ADDED_ID = 2**21
-Token = dict[str, object]
-_SPACE, _USER_DEFINED, _UNUSED = "\u2581", 4, 5
-# Of the files of token counts that tiktoken reads, which have the same name in some checkpoints.
-_TIKTOKEN = b"IQ== "
+_MAX_UNUSED_IDS = 2**16
+_NO_TEXT = "\ufdd3"
+_XLM_ROBERTA, _T5 = "XLMRobertaTokenizer", "T5Tokenizer"
+# Classes of transformers that number pieces or write texts in ways of their own.
+_OTHERS = {
+    f"{name}Tokenizer"
+    for name in (
+        *(
+            "Albert",
+            "Barthez",
+            "BertGeneration",
+            "BigBird",
+            "Camembert",
+            "Cpm",
+            "DebertaV2",
+            "ErnieM",
+            "FNet",
+        ),
+        *("FNet", "LayoutXLM", "M2M100", "MBart", "MBart50", "Marian", "MLuke", "Nllb", "PLBart", "Pegasus"),
+        *("Reformer", "RemBert", "SeamlessM4T", "Speech2Text", "SpeechT5", "Udop", "XGLM", "XLMProphetNet"),
+        "XLNet",
+    )
+}
 
 
-def make_tokenizer_json(directory: Path) -> bytes | None:
-    """Return tokenizer.json of a checkpoint without one; None if it has no tokenizer.model either.
+class _Ids(NamedTuple):
+    """Ids of pieces with a role, -1 for none."""
 
-    Making it takes a second or two for large vocabularies; the last few are kept.
+    unknown: int
+    begin: int
+    end: int
+
+
+def make_from_pieces(files: tuple[bytes, ...], beside: Beside) -> Json:
+    """Return tokenizer.json of a model.
+
+    Args:
+        files: the model's, alone.
+        beside: what stands beside it.
 
     Raises:
         ModelLoadError: the file is damaged, or asks for what is not supported.
     """
-    path = directory / MODEL
-    data = read_file(path)
-    if data is None:
-        return None
-    if data.startswith(_TIKTOKEN):
-        raise ModelLoadError(
-            f"{path} is a vocabulary of tiktoken, which does not say how texts are split: a tokenizer.json "
-            "is needed beside it"
-        )
-    return _made(data, str(path), json.dumps(read_json(directory / _CONFIG)), _added(directory))
+    model = parse_model(files[0], beside.where)
+    name = _class_of(beside)
+    _check(model, name, beside)
+    pieces = list(map(Piece, model.pieces, model.scores, model.types))
+    ids = _Ids(model.unk_id, model.bos_id, model.eos_id)
+    if name == _XLM_ROBERTA:
+        pieces, ids = _renumbered(pieces, beside)
+    if not 0 <= ids.unknown < len(pieces):
+        raise beside.error("it has no unknown piece")
+    sections = _sections(model, pieces, ids, beside)
+    cut_out = _cut_out(model)
+    added, vocab = with_tokens(
+        {piece.text: token_id for token_id, piece in enumerate(pieces)}, _own(model, pieces, cut_out), beside
+    )
+    described = sections["model"]
+    assert isinstance(described, dict)
+    _with_names(described, vocab, ids.unknown, beside)
+    sections["post_processor"] = _frame(name, pieces, ids, vocab, beside)
+    return whole(added, sections)
 
 
-@functools.lru_cache(4)
-def _made(data: bytes, where: str, config: str, added: tuple[tuple[str, int], ...]) -> bytes:
-    model = parse_model(data, where)
-    _check(model, where)
-    vocabulary = _vocabulary(model, Fields(json.loads(config), where))
-    description = make_tokenizer(vocabulary)
-    _add_tokens(description, _beside(model, json.loads(config), dict(added), where), where)
-    return json.dumps(description, ensure_ascii=False).encode("utf-8", "surrogatepass")
+def _class_of(beside: Beside) -> str:
+    name = beside.class_name
+    return _XLM_ROBERTA if name in ("", "PreTrainedTokenizer") and _is_xlm_roberta(beside) else name
 
 
-def _check(model: SentencePieceModel, where: str) -> None:
+def _is_xlm_roberta(beside: Beside) -> bool:
+    return beside.model_type in ("xlm-roberta", "xlm-roberta-xl")
+
+
+def _check(model: SentencePieceModel, name: str, beside: Beside) -> None:
     problem = ""
-    if model.model_type != ModelType.BPE:
+    if model.model_type not in (ModelType.BPE, ModelType.UNIGRAM):
         names = {each.value: each.name for each in ModelType}
-        problem = (
-            f"its model_type is {names.get(model.model_type, model.model_type)}, and only BPE is supported"
-        )
-    elif model.changes_letters:
-        problem = "it normalizes letters"
-    elif model.removes_spaces or not model.escapes_spaces:
+        found = names.get(model.model_type, model.model_type)
+        problem = f"its model_type is {found}, and only BPE and UNIGRAM are supported"
+    elif model.changes_output:
+        problem = "it changes letters of what is decoded"
+    elif model.puts_spaces_behind or not model.escapes_spaces:
         problem = "it treats spaces in a way of its own"
     elif len(set(model.pieces)) != len(model.pieces):
         problem = "it has the same piece twice"
+    elif "" in model.pieces:
+        problem = "it has an empty piece"
+    elif name in _OTHERS:
+        problem = f"a {name} has rules of its own"
+    elif name == _T5 and beside.config.integer("extra_ids", 0, 2**16, 100) and not _numbers_tokens(beside):
+        problem = "a T5Tokenizer numbers its extra ids in a way of its own"
+    elif beside.where.endswith("sentencepiece.bpe.model") and name != _XLM_ROBERTA:
+        problem = "files of this name are only read for an XLMRobertaTokenizer"
     if problem:
-        raise ModelLoadError(f"{where}: {problem}; a tokenizer.json is needed beside it")
+        raise beside.error(problem)
 
 
-def _vocabulary(model: SentencePieceModel, config: Fields) -> Vocabulary:
-    """Return the model as a GGUF file would describe it."""
-    ids = {"unknown": model.unk_id, "bos": model.bos_id, "eos": model.eos_id, "padding": model.pad_id}
-    described: dict[str, object] = {
-        f"{_KEY}{role}_token_id": token_id
-        for role, token_id in ids.items()
-        if 0 <= token_id < len(model.pieces)
-    }
-    described |= {
-        f"{_KEY}scores": model.scores,
-        f"{_KEY}add_space_prefix": config.boolean("add_prefix_space", model.adds_prefix),
-        # As transformers' Llama and Gemma tokenizers have it.
-        f"{_KEY}add_bos_token": config.boolean("add_bos_token", True),
-        f"{_KEY}add_eos_token": config.boolean("add_eos_token", False),
-    }
+def _numbers_tokens(beside: Beside) -> bool:
+    return beside.config.has("added_tokens_decoder") or bool(beside.added)
+
+
+def _renumbered(pieces: Sequence[Piece], beside: Beside) -> tuple[list[Piece], _Ids]:
+    """Return the pieces as fairseq numbers them: its four tokens take the place of the first three."""
+    if len(pieces) < 3 or any(piece.kind == Kind.NORMAL for piece in pieces[:3]):
+        raise beside.error("its first three pieces are no control symbols, unlike XLM-RoBERTa's")
+    roles = (("bos", "<s>"), ("pad", "<pad>"), ("eos", "</s>"), ("unk", "<unk>"), ("mask", "<mask>"))
+    names = [beside.role(f"{role}_token", usual) for role, usual in roles]
+    first = [Piece(name, 0.0, Kind.CONTROL) for name in names[:3]]
+    unknown = Piece(names[3], 0.0, Kind.UNKNOWN)
+    found = [*first, unknown, *pieces[3:], Piece(names[4], 0.0, Kind.CONTROL)]
+    if len({piece.text for piece in found}) != len(found):
+        raise beside.error("it has the same piece twice")
+    return found, _Ids(unknown=3, begin=0, end=2)
+
+
+def _sections(model: SentencePieceModel, pieces: list[Piece], ids: _Ids, beside: Beside) -> Json:
+    config = beside.config
+    adds_prefix = config.boolean("add_prefix_space", model.adds_prefix)
+    isolated = _isolated(model, adds_prefix)
+    preparation = Preparation(
+        charsmap=model.charsmap,
+        adds_prefix=adds_prefix,
+        is_prefix_first=not config.boolean("legacy", True),
+        removes_spaces=model.removes_spaces,
+        cut_out=isolated,
+    )
+    if model.model_type == ModelType.UNIGRAM:
+        return {**preparing(preparation), "model": most_likely(pieces, ids.unknown)}
     # Neither merged nor looked for as they are spelled.
-    spaced = set(_spaced(model).values())
-    types = [_UNUSED if token_id in spaced else kind for token_id, kind in enumerate(model.types)]
-    return Vocabulary(Fields(described, config.where), "llama", model.pieces, types)
+    apart = set(_cut_out(model).values())
+    kept = [
+        piece._replace(kind=Kind.UNUSED) if token_id in apart else piece
+        for token_id, piece in enumerate(pieces)
+    ]
+    ranks = [-piece.score for piece in pieces]
+    unknown = pieces[ids.unknown].text
+    return {**preparing(preparation), "model": merging(kept, ranks, unknown, whole=bool(isolated))}
 
 
-def _spaced(model: SentencePieceModel) -> dict[str, int]:
-    """Return the user-defined pieces with spaces, as texts have them: they are cut out first of all."""
-    if model.adds_prefix:
+def _isolated(model: SentencePieceModel, adds_prefix: bool) -> tuple[str, ...]:
+    """Return the user-defined pieces that are cut out within a text: none gets a space put behind it.
+
+    Where none is put before texts they are added tokens, which come to the same.
+    """
+    if not adds_prefix or model.model_type != ModelType.BPE:
+        return ()
+    pairs = zip(model.pieces, model.types, strict=True)
+    return tuple(piece for piece, kind in pairs if kind == Kind.USER_DEFINED)
+
+
+def _cut_out(model: SentencePieceModel) -> dict[str, int]:
+    """Return the user-defined pieces with spaces, as texts have them, that are cut out first of all."""
+    if model.adds_prefix or model.model_type != ModelType.BPE:
         return {}
     kinds = enumerate(zip(model.pieces, model.types, strict=True))
     return {
-        piece.replace(_SPACE, " "): token_id
+        piece.replace(SPACE, " "): token_id
         for token_id, (piece, kind) in kinds
-        if kind == _USER_DEFINED and _SPACE in piece
+        if kind == Kind.USER_DEFINED and SPACE in piece
     }
 
 
-def _added(directory: Path) -> tuple[tuple[str, int], ...]:
-    path = directory / _ADDED
-    found = read_json(path)
-    if not all(type(token_id) is int and 0 <= token_id < _MAX_ADDED_ID for token_id in found.values()):
-        raise ModelLoadError(f"{path} must give each token an id from 0 to {_MAX_ADDED_ID - 1}")
-    return tuple((text, token_id) for text, token_id in found.items() if isinstance(token_id, int))
-
-
-def _beside(
-    model: SentencePieceModel, config: dict[str, object], added: dict[str, int], where: str
-) -> dict[int, Token]:
-    """Return the tokens that the model does not spell: its own with spaces, and those of files beside it."""
+def _own(model: SentencePieceModel, pieces: Sequence[Piece], cut_out: dict[str, int]) -> dict[int, Json]:
+    """Return the added tokens that the model itself has."""
+    kinds = [Kind.CONTROL]
+    if model.model_type == ModelType.BPE and not model.adds_prefix:
+        kinds.append(Kind.USER_DEFINED)
     tokens = {
-        token_id: _token(token_id, {"content": text, "special": True}, where)
-        for text, token_id in added.items()
+        token_id: added_token(token_id, piece.text, special=piece.kind == Kind.CONTROL)
+        for token_id, piece in enumerate(pieces)
+        if piece.kind in kinds
     }
-    named = config.get("added_tokens_decoder")
-    for key, value in (named if isinstance(named, dict) else {}).items():
-        if not (key.isascii() and key.isdigit() and int(key) < _MAX_ADDED_ID and isinstance(value, dict)):
-            raise ModelLoadError(f"{where}: added_tokens_decoder of {_CONFIG} holds {key[:100]!r}")
-        tokens[int(key)] = _token(int(key), value, where)
-    return tokens | {
-        token_id: _token(token_id, {"content": text}, where) for text, token_id in _spaced(model).items()
-    }
+    return tokens | {token_id: added_token(token_id, text) for text, token_id in cut_out.items()}
 
 
-def _add_tokens(description: dict[str, object], others: dict[int, Token], where: str) -> None:
-    """Add tokens to tokenizer.json, or rename those that have their ids."""
-    model, listed = description["model"], description["added_tokens"]
-    assert isinstance(model, dict)
+def _with_names(described: Json, vocab: dict[str, int], unknown_id: int, beside: Beside) -> None:
+    """Put the tokens beside a model, and the names that they give to its pieces, into its section."""
+    names = {token_id: text for text, token_id in vocab.items()}
+    if isinstance(described["vocab"], dict):
+        described |= {"vocab": vocab, "unk_token": names[unknown_id]}
+        return
+    listed = described["vocab"]
     assert isinstance(listed, list)
-    tokens = {each["id"]: each for each in listed} | others
-    vocab, by_id = model["vocab"], {token_id: text for text, token_id in model["vocab"].items()}
-    for token_id, token in tokens.items():
-        text = str(token["content"])
-        if vocab.get(text, token_id) != token_id:
-            raise ModelLoadError(
-                f"{where}: the token {text[:100]!r} has two ids, {vocab[text]} and {token_id}"
-            )
-        if by_id.get(token_id, text) != text:
-            # The piece of this id has another name beside the model; texts never hold it.
-            del vocab[by_id[token_id]]
-        vocab[text] = token_id
-    description["added_tokens"] = [tokens[token_id] for token_id in sorted(tokens)]
+    size = 1 + max(names)
+    if size > len(names) + _MAX_UNUSED_IDS:
+        raise beside.error(f"more than {_MAX_UNUSED_IDS} ids below {size} have no token")
+    hidden = min(score for _text, score in listed)
+    # A unigram model has a list, so that ids without a token need something that no text holds.
+    listed += [["", hidden] for _ in range(size - len(listed))]
+    for token_id, entry in enumerate(listed):
+        entry[0] = names.get(token_id, f"{_NO_TEXT}{token_id}")
 
 
-def _token(token_id: int, value: dict[str, object], where: str) -> Token:
-    text = value.get("content")
-    if not isinstance(text, str) or not text:
-        raise ModelLoadError(f"{where}: the added token {token_id} has no content")
-    switches = ("single_word", "lstrip", "rstrip", "normalized", "special")
-    return {"id": token_id, "content": text, **{name: value.get(name) is True for name in switches}}
+def _frame(name: str, pieces: Sequence[Piece], ids: _Ids, vocab: dict[str, int], beside: Beside) -> object:
+    """Return what puts tokens around texts."""
+    config = beside.config
+    names = {token_id: text for text, token_id in vocab.items()}
+    begin, end = (
+        [names[token_id]] if 0 <= token_id < len(pieces) else [] for token_id in (ids.begin, ids.end)
+    )
+    if name == _XLM_ROBERTA:
+        single = [(begin[0], 0), (FIRST, 0), (end[0], 0)]
+        return framed(None, (single, [*single, (end[0], 0), (SECOND, 0), (end[0], 0)]), vocab)
+    # As transformers' tokenizers of Llama and Gemma have it, and that of T5.
+    begins = config.boolean("add_bos_token", name != _T5)
+    ends = config.boolean("add_eos_token", name == _T5)
+    templates = around(begin if begins else [], end if ends else [])
+    return framed(None, templates, vocab)

@@ -145,6 +145,9 @@ def test_a_hub_id_is_downloaded_without_pickles_and_code(
         "model.safetensors.index.json",
         "tokenizer.json",
         "tokenizer.model",
+        "qwen.tiktoken",
+        "merges.txt",
+        "vocab.txt",
         "chat_template.jinja",
         "pytorch_model.bin",
         "modeling_custom.py",
@@ -155,7 +158,7 @@ def test_a_hub_id_is_downloaded_without_pickles_and_code(
         huggingface_hub.utils.filter_repo_objects(files, allow_patterns=allowed, ignore_patterns=ignored)
     )
     assert name == "owner/name"
-    assert taken == files[:6]
+    assert taken == files[:9]
 
 
 @pytest.mark.parametrize(

@@ -95,7 +95,10 @@ def nest(path: Path) -> None:
 
 ADAPTER = '{"base_model_name_or_path": "owner/base"}'
 FAULTS: dict[str, tuple[Damage, list[str]]] = {
-    "no tokenizer": (remove("tokenizer.json"), ["tokenizer.json does not exist", "only tokenizer.json"]),
+    "no tokenizer": (
+        remove("tokenizer.json"),
+        ["tokenizer.json does not exist", "one of tokenizer.model"],
+    ),
     "a sentencepiece tokenizer": (
         rename("tokenizer.json", "tokenizer.model"),
         ["tokenizer.model is not a SentencePiece model"],
@@ -222,7 +225,7 @@ def test_a_hub_id_that_cannot_be_fetched_is_told_once_and_not_retried(tmp_path: 
 
 
 def test_a_fault_of_a_hub_id_is_found_before_its_worker_starts(model: Path, tmp_path: Path) -> None:
-    (model / "tokenizer.json").rename(model / "vocab.json")
+    (model / "tokenizer.json").rename(model / "vocab.json.old")
     cached = tmp_path / "hub" / "models--owner--name"
     (cached / "snapshots").mkdir(parents=True)
     (cached / "refs").mkdir()

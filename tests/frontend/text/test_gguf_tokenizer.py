@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 from tokenizers import Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers
 
-from splitserve.engine_core.checkpoint.gguf.splits import SPLITS, Split
 from splitserve.engine_core.checkpoint.text_files import check_text_files
+from splitserve.engine_core.checkpoint.tokenizer.splits import SPLITS, Split
 from splitserve.engine_core.errors import ModelLoadError
 from splitserve.engine_core.ipc.wire import ModelInfo
 from splitserve.frontend.text.model_assets import load_model_assets

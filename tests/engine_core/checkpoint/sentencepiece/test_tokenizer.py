@@ -115,10 +115,12 @@ PIECES = field(1, field(1, b"a")) + field(1, field(1, b"b"))
 @pytest.mark.parametrize(
     ("content", "words"),
     [
-        (PIECES + trainer(1) + normalizer(), "model_type is UNIGRAM, and only BPE"),
-        (PIECES + trainer(9) + normalizer(), "model_type is 9, and only BPE"),
-        (PIECES + trainer(2) + normalizer(field(2, b"x")), "it normalizes letters"),
-        (PIECES + trainer(2), "treats spaces in a way of its own"),
+        (PIECES + trainer(3) + normalizer(), "model_type is WORD, and only BPE and UNIGRAM"),
+        (PIECES + trainer(9) + normalizer(), "model_type is 9, and only BPE and UNIGRAM"),
+        (PIECES + trainer(1) + field(2, b"\xc0\x02\x05"), "it has no unknown piece"),
+        (PIECES + trainer(1) + field(5, field(2, b"x")), "it changes letters of what is decoded"),
+        (PIECES + trainer(1) + field(2, b"\xc0\x01\x01"), "treats spaces in a way of its own"),
+        (PIECES + field(1, b"") + trainer(2), "it has an empty piece"),
         (PIECES + trainer(2) + normalizer(field(5, 0)), "treats spaces in a way of its own"),
         (PIECES * 2 + trainer(2) + normalizer(), "the same piece twice"),
         (trainer(2) + normalizer(), "it has no pieces"),
@@ -128,7 +130,7 @@ PIECES = field(1, field(1, b"a")) + field(1, field(1, b"b"))
         (field(1, 3), "field 1 has the wrong type"),
         (field(1, field(1, b"\xff")), "is not a SentencePiece model"),
         (field(1, b"\x15\x00\x00\xc0\x7f"), "a score is not a number"),
-        (b"IQ== 0\nIg== 1\n", "a vocabulary of tiktoken"),
+        (b"IQ== 0\nIg== 1\n", "a vocabulary of tiktoken that does not say how"),
     ],
     ids=str,
 )
@@ -146,8 +148,8 @@ def test_any_bytes_are_a_model_or_an_error(data: bytes, joined: Callable[[bytes,
         assert parse_model(joined(data, PIECES), "x").pieces
 
 
-@pytest.mark.parametrize("name", ["tiktoken.model", "qwen.tiktoken", "vocab.json"])
+@pytest.mark.parametrize("name", ["hy.tiktoken", "spm.model", "vocab.bpe"])
 def test_other_vocabularies_are_refused_with_the_way_to_convert_them(tmp_path: Path, name: str) -> None:
     (tmp_path / name).write_bytes(b"{}")
-    with pytest.raises(ModelLoadError, match=f"Make it from {name} once"):
+    with pytest.raises(ModelLoadError, match=f"how {name} is to be read is not known. Make it once"):
         check_text_files(tmp_path)

@@ -1,4 +1,4 @@
-"""How the text of a byte-level BPE tokenizer is cut into words, by the name in `tokenizer.ggml.pre`.
+"""How the text of a byte-level BPE tokenizer is cut into words, by names of GGUF's `tokenizer.ggml.pre`.
 
 The patterns are those of the models' own tokenizer.json.
 """
@@ -34,26 +34,32 @@ _LOWER = r"[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}
 _UPPER = r"[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*"
 _SLASHED = r" ?[^\s\p{L}\p{N}]+[\r\n/]*"
 
-_LLAMA3 = Split(
+GPT2 = Split("")
+LLAMA3 = Split(
     rf"{_CONTRACTIONS}|{_LETTERS}|\p{{N}}{{1,3}}|{_MARKS}{_TAIL}", takes_whole_words=True, begins=True
 )
-_QWEN2 = Split(rf"{_CONTRACTIONS}|{_LETTERS}|\p{{N}}|{_MARKS}{_TAIL}", is_normalized=True)
+QWEN2 = Split(rf"{_CONTRACTIONS}|{_LETTERS}|\p{{N}}|{_MARKS}{_TAIL}", is_normalized=True)
 _TEKKEN = Split(rf"{_LOWER}|{_UPPER}|\p{{N}}|{_SLASHED}{_TAIL}", takes_whole_words=True, begins=True)
+KIMI = Split(
+    r"[\p{Han}]+"
+    rf"|{_LOWER}{_CONTRACTIONS}?|{_UPPER}{_CONTRACTIONS}?".replace(r"\p{M}]", r"\p{M}&&[^\p{Han}]]")
+    + rf"|\p{{N}}{{1,3}}|{_MARKS}{_TAIL}"
+)
 _GPT4O = Split(
     rf"{_LOWER}{_CONTRACTIONS}?|{_UPPER}{_CONTRACTIONS}?|\p{{N}}{{1,3}}|{_SLASHED}{_TAIL}",
     takes_whole_words=True,
 )
 
 SPLITS = {
-    "gpt-2": Split(""),
+    "gpt-2": GPT2,
     "smollm": Split("", parts_digits=True),
-    "llama-bpe": _LLAMA3,
-    "llama3": _LLAMA3,
-    "llama-v3": _LLAMA3,
-    "smaug-bpe": _LLAMA3,
-    "dbrx": _LLAMA3._replace(takes_whole_words=False, begins=False),
-    "qwen2": _QWEN2,
-    "deepseek-r1-qwen": _QWEN2,
+    "llama-bpe": LLAMA3,
+    "llama3": LLAMA3,
+    "llama-v3": LLAMA3,
+    "smaug-bpe": LLAMA3,
+    "dbrx": LLAMA3._replace(takes_whole_words=False, begins=False),
+    "qwen2": QWEN2,
+    "deepseek-r1-qwen": QWEN2,
     "tekken": _TEKKEN,
     "gpt-4o": _GPT4O,
 }

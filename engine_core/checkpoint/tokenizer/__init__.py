@@ -1,0 +1,1 @@
+"""tokenizer.json, made from whatever vocabulary a checkpoint has in its place."""
