@@ -82,9 +82,9 @@ void soft_cap(TensorView out, TensorView x, double cap) {
 }  // namespace
 }  // namespace splitserve
 
-TVM_FFI_DLL_EXPORT_TYPED_FUNC(silu_and_mul, splitserve::silu_and_mul);
-TVM_FFI_DLL_EXPORT_TYPED_FUNC(gelu_and_mul, splitserve::gelu_and_mul);
-TVM_FFI_DLL_EXPORT_TYPED_FUNC(gelu, splitserve::gelu);
-TVM_FFI_DLL_EXPORT_TYPED_FUNC(add, splitserve::add);
-TVM_FFI_DLL_EXPORT_TYPED_FUNC(scale, splitserve::scale);
-TVM_FFI_DLL_EXPORT_TYPED_FUNC(soft_cap, splitserve::soft_cap);
+SPLITSERVE_EXPORT(silu_and_mul, splitserve::silu_and_mul);
+SPLITSERVE_EXPORT(gelu_and_mul, splitserve::gelu_and_mul);
+SPLITSERVE_EXPORT(gelu, splitserve::gelu);
+SPLITSERVE_EXPORT(add, splitserve::add);
+SPLITSERVE_EXPORT(scale, splitserve::scale);
+SPLITSERVE_EXPORT(soft_cap, splitserve::soft_cap);

@@ -43,4 +43,4 @@ void edit_logits(TensorView logits, TensorView rows, TensorView cu_edits, Tensor
 }  // namespace
 }  // namespace splitserve
 
-TVM_FFI_DLL_EXPORT_TYPED_FUNC(edit_logits, splitserve::edit_logits);
+SPLITSERVE_EXPORT(edit_logits, splitserve::edit_logits);

@@ -115,7 +115,7 @@ void combine_experts(TensorView out, TensorView y, TensorView places, TensorView
 }  // namespace
 }  // namespace splitserve
 
-TVM_FFI_DLL_EXPORT_TYPED_FUNC(route, splitserve::route);
-TVM_FFI_DLL_EXPORT_TYPED_FUNC(spread_rows, splitserve::spread_rows);
-TVM_FFI_DLL_EXPORT_TYPED_FUNC(clamped_swiglu, splitserve::clamped_swiglu);
-TVM_FFI_DLL_EXPORT_TYPED_FUNC(combine_experts, splitserve::combine_experts);
+SPLITSERVE_EXPORT(route, splitserve::route);
+SPLITSERVE_EXPORT(spread_rows, splitserve::spread_rows);
+SPLITSERVE_EXPORT(clamped_swiglu, splitserve::clamped_swiglu);
+SPLITSERVE_EXPORT(combine_experts, splitserve::combine_experts);

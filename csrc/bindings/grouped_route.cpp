@@ -36,4 +36,4 @@ void grouped_route(TensorView weights, TensorView ids, TensorView places, Tensor
 }  // namespace
 }  // namespace splitserve
 
-TVM_FFI_DLL_EXPORT_TYPED_FUNC(grouped_route, splitserve::grouped_route);
+SPLITSERVE_EXPORT(grouped_route, splitserve::grouped_route);

@@ -6,8 +6,8 @@
 namespace splitserve {
 namespace {
 
-HeadRows rows_of(const DeviceArgs& args, const TensorView& tensor, const char* name, const TensorView& k,
-                 DType dtype) {
+HeadRows head_rows(const DeviceArgs& args, const TensorView& tensor, const char* name, const TensorView& k,
+                   DType dtype) {
   args(tensor, name).activation(dtype).rank(3).size(0, k.size(0)).size(2, k.size(2)).rows_contiguous();
   return {tensor.data_ptr(), tensor.stride(0), tensor.stride(1), tensor.size(1)};
 }
@@ -37,9 +37,9 @@ KvWriteParams write_params(const DeviceArgs& args, const TensorView& k, const Te
   params.dtype = args(k, "k").rank(3).activation();
   params.tokens = k.size(0);
   params.head_dim = k.size(2);
-  params.k = rows_of(args, k, "k", k, params.dtype);
+  params.k = head_rows(args, k, "k", k, params.dtype);
   args(v, "v").rank(3).size(1, k.size(1));
-  params.v = rows_of(args, v, "v", k, params.dtype);
+  params.v = head_rows(args, v, "v", k, params.dtype);
   params.format = args(k_cache, "k_cache").rank(4).cache_format(params.dtype);
   params.k_cache = slots_of(args, k_cache, "k_cache", params, k_cache);
   params.v_cache = slots_of(args, v_cache, "v_cache", params, k_cache);
@@ -106,7 +106,7 @@ void rotary_kv_write(TensorView q, TensorView k, TensorView v, TensorView positi
   const DeviceArgs args(q, "q");
   RotaryKvWriteParams params{};
   params.write = write_params(args, k, v, k_cache, v_cache, slot_mapping);
-  params.q = rows_of(args, q, "q", k, params.write.dtype);
+  params.q = head_rows(args, q, "q", k, params.write.dtype);
   params.rotary = rotary_params(args, positions, cos_sin, params.write);
   params.rotary.q_norm = norm_of(args, q_norm, "q_norm", params.write);
   params.rotary.k_norm = norm_of(args, k_norm, "k_norm", params.write);
@@ -118,5 +118,5 @@ void rotary_kv_write(TensorView q, TensorView k, TensorView v, TensorView positi
 }  // namespace
 }  // namespace splitserve
 
-TVM_FFI_DLL_EXPORT_TYPED_FUNC(kv_write, splitserve::kv_write);
-TVM_FFI_DLL_EXPORT_TYPED_FUNC(rotary_kv_write, splitserve::rotary_kv_write);
+SPLITSERVE_EXPORT(kv_write, splitserve::kv_write);
+SPLITSERVE_EXPORT(rotary_kv_write, splitserve::rotary_kv_write);

@@ -50,4 +50,4 @@ void latent_write(TensorView q_rotary, TensorView latents, TensorView positions,
 }  // namespace
 }  // namespace splitserve
 
-TVM_FFI_DLL_EXPORT_TYPED_FUNC(latent_write, splitserve::latent_write);
+SPLITSERVE_EXPORT(latent_write, splitserve::latent_write);

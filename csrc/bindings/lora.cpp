@@ -73,4 +73,4 @@ void lora(TensorView out, TensorView x, TensorView a, TensorView b, TensorView s
 }  // namespace
 }  // namespace splitserve
 
-TVM_FFI_DLL_EXPORT_TYPED_FUNC(lora, splitserve::lora);
+SPLITSERVE_EXPORT(lora, splitserve::lora);

@@ -54,4 +54,4 @@ void move_blocks(TensorView pool, TensorView host, TensorView moves_from, Tensor
 }  // namespace
 }  // namespace splitserve
 
-TVM_FFI_DLL_EXPORT_TYPED_FUNC(move_blocks, splitserve::move_blocks);
+SPLITSERVE_EXPORT(move_blocks, splitserve::move_blocks);

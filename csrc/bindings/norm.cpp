@@ -6,8 +6,8 @@
 namespace splitserve {
 namespace {
 
-NormRows rows_of(const DeviceArgs& args, const TensorView& tensor, const char* name, const TensorView& x,
-                 DType dtype) {
+NormRows norm_rows(const DeviceArgs& args, const TensorView& tensor, const char* name, const TensorView& x,
+                   DType dtype) {
   args(tensor, name).activation(dtype).rank(2).size(0, x.size(0)).size(1, x.size(1)).rows_contiguous();
   return {tensor.data_ptr(), tensor.stride(0)};
 }
@@ -20,8 +20,8 @@ NormParams make_params(const DeviceArgs& args, const TensorView& out, const Tens
                                                                            << hidden << " takes more than "
                                                                            << kMaxNormBytes << " bytes");
   NormParams params{};
-  params.out = rows_of(args, out, "out", x, dtype);
-  params.x = rows_of(args, x, "x", x, dtype);
+  params.out = norm_rows(args, out, "out", x, dtype);
+  params.x = norm_rows(args, x, "x", x, dtype);
   params.weight =
       args(weight, "weight").activation(dtype).rank(1).size(0, hidden).rows_contiguous().data<void>();
   params.rows = x.size(0);
@@ -52,7 +52,7 @@ void fused_add_rms_norm(TensorView out, TensorView x, TensorView residual, Tenso
   const DeviceArgs args(x, "x");
   NormParams params = make_params(args, out, x, weight, eps);
   params.offset = static_cast<float>(offset);
-  params.residual = rows_of(args, residual, "residual", x, params.dtype);
+  params.residual = norm_rows(args, residual, "residual", x, params.dtype);
   SPLITSERVE_RUN(rms_norm, params, args.device());
 }
 
@@ -67,7 +67,7 @@ void fused_add_layer_norm(TensorView out, TensorView x, TensorView residual, Ten
                           TensorView bias, double eps) {
   const DeviceArgs args(x, "x");
   NormParams params = make_params(args, out, x, weight, eps);
-  params.residual = rows_of(args, residual, "residual", x, params.dtype);
+  params.residual = norm_rows(args, residual, "residual", x, params.dtype);
   set_bias(args, &params, bias);
   SPLITSERVE_RUN(layer_norm, params, args.device());
 }
@@ -75,7 +75,7 @@ void fused_add_layer_norm(TensorView out, TensorView x, TensorView residual, Ten
 }  // namespace
 }  // namespace splitserve
 
-TVM_FFI_DLL_EXPORT_TYPED_FUNC(rms_norm, splitserve::rms_norm);
-TVM_FFI_DLL_EXPORT_TYPED_FUNC(fused_add_rms_norm, splitserve::fused_add_rms_norm);
-TVM_FFI_DLL_EXPORT_TYPED_FUNC(layer_norm, splitserve::layer_norm);
-TVM_FFI_DLL_EXPORT_TYPED_FUNC(fused_add_layer_norm, splitserve::fused_add_layer_norm);
+SPLITSERVE_EXPORT(rms_norm, splitserve::rms_norm);
+SPLITSERVE_EXPORT(fused_add_rms_norm, splitserve::fused_add_rms_norm);
+SPLITSERVE_EXPORT(layer_norm, splitserve::layer_norm);
+SPLITSERVE_EXPORT(fused_add_layer_norm, splitserve::fused_add_layer_norm);

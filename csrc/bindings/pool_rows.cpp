@@ -16,7 +16,7 @@ namespace {
   }
 }
 
-Pool kind_of(const tvm::ffi::String& kind) {
+Pool pool_of(const tvm::ffi::String& kind) {
   if (kind == "sum") return Pool::kSum;
   if (kind == "weighted_sum") return Pool::kWeightedSum;
   SPLITSERVE_CHECK_VALUE(kind == "max",
@@ -42,11 +42,11 @@ void pool_rows(TensorView totals, TensorView states, TensorView ends, TensorView
   params.states = states.data_ptr();
   params.totals_stride = totals.stride(0);
   params.states_stride = states.stride(0);
-  params.kind = kind_of(kind);
+  params.kind = pool_of(kind);
   SPLITSERVE_RUN_CHECKED(pool_rows, check_runs, params, args.device());
 }
 
 }  // namespace
 }  // namespace splitserve
 
-TVM_FFI_DLL_EXPORT_TYPED_FUNC(pool_rows, splitserve::pool_rows);
+SPLITSERVE_EXPORT(pool_rows, splitserve::pool_rows);

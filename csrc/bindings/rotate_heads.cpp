@@ -36,4 +36,4 @@ void rotate_heads(TensorView x, TensorView positions, TensorView cos_sin) {
 }  // namespace
 }  // namespace splitserve
 
-TVM_FFI_DLL_EXPORT_TYPED_FUNC(rotate_heads, splitserve::rotate_heads);
+SPLITSERVE_EXPORT(rotate_heads, splitserve::rotate_heads);

@@ -35,4 +35,4 @@ void sum_parts(TensorView out, TensorView parts, Optional<TensorView> bias, int6
 }  // namespace
 }  // namespace splitserve
 
-TVM_FFI_DLL_EXPORT_TYPED_FUNC(sum_parts, splitserve::sum_parts);
+SPLITSERVE_EXPORT(sum_parts, splitserve::sum_parts);

@@ -74,4 +74,4 @@ void whole_attention(TensorView out, TensorView q, TensorView k, TensorView v, T
 }  // namespace
 }  // namespace splitserve
 
-TVM_FFI_DLL_EXPORT_TYPED_FUNC(whole_attention, splitserve::whole_attention);
+SPLITSERVE_EXPORT(whole_attention, splitserve::whole_attention);

@@ -11,6 +11,7 @@
 
 #include "common/cache_format.h"
 #include "common/dtype.h"
+#include "common/export.h"
 
 namespace splitserve {
 
@@ -40,6 +41,9 @@ inline const char* device_name(DLDeviceType device) {
   }
 }
 
+// Checks are calls: in line they would be most of what is compiled of a binding.
+#define SPLITSERVE_CHECK [[gnu::noinline]]
+
 // One tensor argument with its Python name; the checks return *this so that they chain. Activations may be
 // float16 on devices that have it.
 class Arg {
@@ -47,7 +51,7 @@ class Arg {
   Arg(const TensorView& tensor, const char* name, bool has_float16 = false)
       : tensor_(tensor), name_(name), has_float16_(has_float16) {}
 
-  const Arg& on(DLDeviceType device) const {
+  SPLITSERVE_CHECK const Arg& on(DLDeviceType device) const {
     if (tensor_.device().device_type != device) {
       TVM_FFI_THROW(ValueError) << name_ << ": expected a tensor on " << device_name(device)
                                 << ", this one is on " << device_name(tensor_.device().device_type);
@@ -55,7 +59,7 @@ class Arg {
     return *this;
   }
 
-  const Arg& on(DLDevice device) const {
+  SPLITSERVE_CHECK const Arg& on(DLDevice device) const {
     on(device.device_type);
     if (tensor_.device().device_id != device.device_id) {
       TVM_FFI_THROW(ValueError) << name_ << ": is on device " << tensor_.device().device_id
@@ -64,14 +68,14 @@ class Arg {
     return *this;
   }
 
-  const Arg& rank(int ndim) const {
+  SPLITSERVE_CHECK const Arg& rank(int ndim) const {
     if (tensor_.ndim() != ndim) {
       TVM_FFI_THROW(ValueError) << name_ << ": expected " << ndim << " dimensions, got " << tensor_.ndim();
     }
     return *this;
   }
 
-  const Arg& type(std::initializer_list<DLDataType> allowed) const {
+  SPLITSERVE_CHECK const Arg& type(std::initializer_list<DLDataType> allowed) const {
     for (DLDataType candidate : allowed) {
       if (same_type(candidate, tensor_.dtype())) return *this;
     }
@@ -79,7 +83,7 @@ class Arg {
                              << tvm::ffi::DLDataTypeToString(tensor_.dtype());
   }
 
-  const Arg& size(int dim, int64_t expected) const {
+  SPLITSERVE_CHECK const Arg& size(int dim, int64_t expected) const {
     if (tensor_.size(dim) != expected) {
       TVM_FFI_THROW(ValueError) << name_ << ": expected size " << expected << " in dimension " << dim
                                 << ", got " << tensor_.size(dim);
@@ -87,14 +91,14 @@ class Arg {
     return *this;
   }
 
-  const Arg& rows_contiguous() const {
+  SPLITSERVE_CHECK const Arg& rows_contiguous() const {
     if (tensor_.size(-1) > 1 && tensor_.stride(-1) != 1) {
       TVM_FFI_THROW(ValueError) << name_ << ": the last dimension must be contiguous";
     }
     return *this;
   }
 
-  const Arg& type_of(const TensorView& other) const {
+  SPLITSERVE_CHECK const Arg& type_of(const TensorView& other) const {
     if (!same_type(tensor_.dtype(), other.dtype()))
       TVM_FFI_THROW(TypeError) << name_ << ": dtype differs from the other tensors";
     return *this;
@@ -107,7 +111,7 @@ class Arg {
   }
 
   // Of a KV cache under activations of `dtype`.
-  CacheFormat cache_format(DType dtype) const {
+  SPLITSERVE_CHECK CacheFormat cache_format(DType dtype) const {
     const bool is_int8 = same_type(tensor_.dtype(), kInt8Type);
     if (!is_int8 && !same_type(tensor_.dtype(), kUInt8Type)) {
       activation(dtype);
@@ -120,7 +124,7 @@ class Arg {
 
   // A KV cache [num_blocks, kv_heads, block_size, bytes] of codes that lie in one piece for each head of a
   // block, codes by eights, then scales.
-  const Arg& coded_by_heads() const {
+  SPLITSERVE_CHECK const Arg& coded_by_heads() const {
     constexpr int64_t kEight = 8;
     if (tensor_.size(2) > 1 && tensor_.stride(2) != tensor_.size(3)) {
       TVM_FFI_THROW(ValueError) << name_ << ": the last two dimensions must be contiguous";
@@ -135,7 +139,7 @@ class Arg {
 
   // A KV cache [num_blocks, kv_heads, block_size, head_dim] whose blocks are interleaved in pairs: of 4
   // bytes, or of 2 codes. A code's row ends with its scale, if there is one.
-  const Arg& interleaved(CacheFormat format) const {
+  SPLITSERVE_CHECK const Arg& interleaved(CacheFormat format) const {
     const bool is_plain = format == CacheFormat::kPlain;
     const int64_t pair = is_plain ? 4 / dtype_bytes(activation()) : 2;
     const int64_t block_size = tensor_.size(2), dim = tensor_.size(3);
@@ -153,23 +157,23 @@ class Arg {
   }
 
   // A one-dimensional parameter vector of a given type and length.
-  const Arg& vector(DLDataType dtype, int64_t length) const {
+  SPLITSERVE_CHECK const Arg& vector(DLDataType dtype, int64_t length) const {
     return rank(1).type({dtype}).size(0, length).rows_contiguous();
   }
 
-  DType activation() const {
+  SPLITSERVE_CHECK DType activation() const {
     if (has_float16_ && same_type(tensor_.dtype(), kFloat16Type)) return DType::kFloat16;
     type({kFloat32Type, kBFloat16Type});
     return same_type(tensor_.dtype(), kFloat32Type) ? DType::kFloat32 : DType::kBFloat16;
   }
 
-  const Arg& activation(DType expected) const {
+  SPLITSERVE_CHECK const Arg& activation(DType expected) const {
     if (activation() != expected)
       TVM_FFI_THROW(TypeError) << name_ << ": dtype differs from the other tensors";
     return *this;
   }
 
-  IndexArray indices(int64_t length) const {
+  SPLITSERVE_CHECK IndexArray indices(int64_t length) const {
     rank(1).type({kInt32Type, kInt64Type}).size(0, length).rows_contiguous();
     return {tensor_.data_ptr(), same_type(tensor_.dtype(), kInt64Type)};
   }

@@ -78,4 +78,4 @@ void paged_attention(TensorView out, TensorView q, TensorView k_cache, TensorVie
 }  // namespace
 }  // namespace splitserve
 
-TVM_FFI_DLL_EXPORT_TYPED_FUNC(paged_attention, splitserve::paged_attention);
+SPLITSERVE_EXPORT(paged_attention, splitserve::paged_attention);

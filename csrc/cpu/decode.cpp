@@ -230,8 +230,8 @@ void take_rows(TensorView out, TensorView column, TensorView rows) {
 }  // namespace
 }  // namespace splitserve
 
-TVM_FFI_DLL_EXPORT_TYPED_FUNC(decode_columns, splitserve::decode_columns);
-TVM_FFI_DLL_EXPORT_TYPED_FUNC(decode_inputs, splitserve::decode_inputs);
-TVM_FFI_DLL_EXPORT_TYPED_FUNC(window_inputs, splitserve::window_inputs);
-TVM_FFI_DLL_EXPORT_TYPED_FUNC(append_tokens, splitserve::append_tokens);
-TVM_FFI_DLL_EXPORT_TYPED_FUNC(take_rows, splitserve::take_rows);
+SPLITSERVE_EXPORT(decode_columns, splitserve::decode_columns);
+SPLITSERVE_EXPORT(decode_inputs, splitserve::decode_inputs);
+SPLITSERVE_EXPORT(window_inputs, splitserve::window_inputs);
+SPLITSERVE_EXPORT(append_tokens, splitserve::append_tokens);
+SPLITSERVE_EXPORT(take_rows, splitserve::take_rows);

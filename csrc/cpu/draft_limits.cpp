@@ -90,5 +90,5 @@ void allow_drafts(TensorView rows, DraftArgs batch, DraftArgs drafts, DraftArgs 
 }  // namespace
 }  // namespace splitserve
 
-TVM_FFI_DLL_EXPORT_TYPED_FUNC(begin_drafts, splitserve::begin_drafts);
-TVM_FFI_DLL_EXPORT_TYPED_FUNC(allow_drafts, splitserve::allow_drafts);
+SPLITSERVE_EXPORT(begin_drafts, splitserve::begin_drafts);
+SPLITSERVE_EXPORT(allow_drafts, splitserve::allow_drafts);

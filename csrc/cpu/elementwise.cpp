@@ -9,7 +9,7 @@
 namespace splitserve {
 namespace {
 
-Elementwise kind_of(const tvm::ffi::String& name) {
+Elementwise elementwise_of(const tvm::ffi::String& name) {
   constexpr std::string_view kNames[] = {"copy", "neg", "add", "sub", "mul"};
   for (int i = 0; i < 5; ++i) {
     if (std::string_view(name.data(), name.size()) == kNames[i]) return static_cast<Elementwise>(i);
@@ -31,7 +31,7 @@ void set_strides(int64_t (&strides)[kElementDims], const TensorView& tensor, con
 
 void elementwise(const tvm::ffi::String& kind, TensorView out, TensorView x, Optional<TensorView> y) {
   ElementwiseParams params{};
-  params.kind = kind_of(kind);
+  params.kind = elementwise_of(kind);
   params.out_dtype = cpu_arg(out, "out").activation();
   params.dtype = cpu_arg(x, "x").activation();
   SPLITSERVE_CHECK_VALUE(out.ndim() <= kElementDims,
@@ -56,4 +56,4 @@ void elementwise(const tvm::ffi::String& kind, TensorView out, TensorView x, Opt
 }  // namespace
 }  // namespace splitserve
 
-TVM_FFI_DLL_EXPORT_TYPED_FUNC(elementwise, splitserve::elementwise);
+SPLITSERVE_EXPORT(elementwise, splitserve::elementwise);

@@ -209,8 +209,8 @@ void exchange_abandon(TensorView memory, TensorView own, int64_t rank, int64_t s
 }  // namespace
 }  // namespace splitserve
 
-TVM_FFI_DLL_EXPORT_TYPED_FUNC(exchange_bytes, splitserve::exchange_bytes);
-TVM_FFI_DLL_EXPORT_TYPED_FUNC(exchange_sum, splitserve::exchange_sum);
-TVM_FFI_DLL_EXPORT_TYPED_FUNC(exchange_gather, splitserve::exchange_gather);
-TVM_FFI_DLL_EXPORT_TYPED_FUNC(exchange_settle, splitserve::exchange_settle);
-TVM_FFI_DLL_EXPORT_TYPED_FUNC(exchange_abandon, splitserve::exchange_abandon);
+SPLITSERVE_EXPORT(exchange_bytes, splitserve::exchange_bytes);
+SPLITSERVE_EXPORT(exchange_sum, splitserve::exchange_sum);
+SPLITSERVE_EXPORT(exchange_gather, splitserve::exchange_gather);
+SPLITSERVE_EXPORT(exchange_settle, splitserve::exchange_settle);
+SPLITSERVE_EXPORT(exchange_abandon, splitserve::exchange_abandon);

@@ -39,4 +39,4 @@ void head_linear(TensorView out, TensorView x, TensorView weight, int64_t cols, 
 }  // namespace
 }  // namespace splitserve
 
-TVM_FFI_DLL_EXPORT_TYPED_FUNC(head_linear, splitserve::head_linear);
+SPLITSERVE_EXPORT(head_linear, splitserve::head_linear);

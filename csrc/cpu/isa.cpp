@@ -80,8 +80,8 @@ int num_threads() { return g_num_threads.load(std::memory_order_relaxed); }
 
 }  // namespace splitserve
 
-TVM_FFI_DLL_EXPORT_TYPED_FUNC(cpu_isa, splitserve::cpu_isa);
-TVM_FFI_DLL_EXPORT_TYPED_FUNC(cpu_isas, splitserve::cpu_isas);
-TVM_FFI_DLL_EXPORT_TYPED_FUNC(set_isa, splitserve::set_isa);
-TVM_FFI_DLL_EXPORT_TYPED_FUNC(set_num_threads, splitserve::set_num_threads);
-TVM_FFI_DLL_EXPORT_TYPED_FUNC(get_num_threads, splitserve::get_num_threads);
+SPLITSERVE_EXPORT(cpu_isa, splitserve::cpu_isa);
+SPLITSERVE_EXPORT(cpu_isas, splitserve::cpu_isas);
+SPLITSERVE_EXPORT(set_isa, splitserve::set_isa);
+SPLITSERVE_EXPORT(set_num_threads, splitserve::set_num_threads);
+SPLITSERVE_EXPORT(get_num_threads, splitserve::get_num_threads);

@@ -46,4 +46,4 @@ void latent_attention(TensorView out, TensorView q_latent, TensorView q_rotary, 
 }  // namespace
 }  // namespace splitserve
 
-TVM_FFI_DLL_EXPORT_TYPED_FUNC(latent_attention, splitserve::latent_attention);
+SPLITSERVE_EXPORT(latent_attention, splitserve::latent_attention);

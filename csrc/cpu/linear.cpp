@@ -16,4 +16,4 @@ void linear(TensorView out, TensorView x, TensorView weight, Optional<TensorView
 }  // namespace
 }  // namespace splitserve
 
-TVM_FFI_DLL_EXPORT_TYPED_FUNC(linear, splitserve::linear);
+SPLITSERVE_EXPORT(linear, splitserve::linear);

@@ -79,5 +79,5 @@ void token_logprobs(TensorView out, TensorView logits, TensorView rows, TensorVi
 }  // namespace
 }  // namespace splitserve
 
-TVM_FFI_DLL_EXPORT_TYPED_FUNC(top_logprobs, splitserve::top_logprobs);
-TVM_FFI_DLL_EXPORT_TYPED_FUNC(token_logprobs, splitserve::token_logprobs);
+SPLITSERVE_EXPORT(top_logprobs, splitserve::top_logprobs);
+SPLITSERVE_EXPORT(token_logprobs, splitserve::token_logprobs);

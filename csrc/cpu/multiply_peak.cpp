@@ -22,4 +22,4 @@ int64_t multiply_peak(TensorView x, int64_t rounds) {
 }  // namespace
 }  // namespace splitserve
 
-TVM_FFI_DLL_EXPORT_TYPED_FUNC(multiply_peak, splitserve::multiply_peak);
+SPLITSERVE_EXPORT(multiply_peak, splitserve::multiply_peak);

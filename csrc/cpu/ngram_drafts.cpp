@@ -15,7 +15,7 @@ struct NgramParams : DraftParams {
 };
 
 // Writes drafts of one row, at most `most`, behind those it has; returns how many.
-int64_t draft_row(const NgramParams& p, int64_t row, int64_t most) {
+int64_t draft_ngram(const NgramParams& p, int64_t row, int64_t most) {
   int32_t* tokens = p.tokens.row(row);
   const NgramIndex index{tokens,          p.heads.row(row), p.links.row(row), p.num_indexed + row,
                          p.heads.columns, p.lengths};
@@ -28,9 +28,9 @@ int64_t draft_row(const NgramParams& p, int64_t row, int64_t most) {
   return most;
 }
 
-void draft_all(const NgramParams& p) {
+void draft_by_ngrams(const NgramParams& p) {
   for_rows(p, [&p](int64_t row, int64_t) {
-    if (p.allowed[row] > 0) drafted(p, row, draft_row(p, row, p.allowed[row]));
+    if (p.allowed[row] > 0) drafted(p, row, draft_ngram(p, row, p.allowed[row]));
   });
 }
 
@@ -45,10 +45,10 @@ void draft_ngrams(TensorView rows, DraftArgs batch, DraftArgs drafts, DraftArgs 
   read_ngrams.done();
   params.lengths = lengths_arg(lengths);
   check_index(params.heads, params.links, params.tokens);
-  run_kernel(params, draft_all);
+  run_kernel(params, draft_by_ngrams);
 }
 
 }  // namespace
 }  // namespace splitserve
 
-TVM_FFI_DLL_EXPORT_TYPED_FUNC(draft_ngrams, splitserve::draft_ngrams);
+SPLITSERVE_EXPORT(draft_ngrams, splitserve::draft_ngrams);

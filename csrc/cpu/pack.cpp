@@ -140,5 +140,5 @@ void pack_codes(TensorView packed, TensorView source, Optional<TensorView> scale
 }  // namespace
 }  // namespace splitserve
 
-TVM_FFI_DLL_EXPORT_TYPED_FUNC(pack_weight, splitserve::pack_weight);
-TVM_FFI_DLL_EXPORT_TYPED_FUNC(pack_codes, splitserve::pack_codes);
+SPLITSERVE_EXPORT(pack_weight, splitserve::pack_weight);
+SPLITSERVE_EXPORT(pack_codes, splitserve::pack_codes);

@@ -114,4 +114,4 @@ void apply_penalties(TensorView logits, TensorView rows, TensorView token_ids, T
 }  // namespace
 }  // namespace splitserve
 
-TVM_FFI_DLL_EXPORT_TYPED_FUNC(apply_penalties, splitserve::apply_penalties);
+SPLITSERVE_EXPORT(apply_penalties, splitserve::apply_penalties);

@@ -21,7 +21,7 @@ struct PredictionParams : DraftParams {
 
 // Writes drafts of one row, at most `most`, behind those it has; returns how
 // many.
-int64_t draft_row(const PredictionParams& p, int64_t row, int64_t most) {
+int64_t draft_prediction(const PredictionParams& p, int64_t row, int64_t most) {
   const int64_t num_text = p.num_text[row], end = drafts_end(p, row), known = end - p.num_prompt[row];
   if (num_text == 0) return 0;
   const int32_t* text = p.text.row(row);
@@ -46,9 +46,9 @@ int64_t draft_row(const PredictionParams& p, int64_t row, int64_t most) {
   return count;
 }
 
-void draft_all(const PredictionParams& p) {
+void draft_by_predictions(const PredictionParams& p) {
   for_rows(p, [&p](int64_t row, int64_t) {
-    if (p.allowed[row] > 0) drafted(p, row, draft_row(p, row, p.allowed[row]));
+    if (p.allowed[row] > 0) drafted(p, row, draft_prediction(p, row, p.allowed[row]));
   });
 }
 
@@ -68,10 +68,10 @@ void draft_predictions(TensorView rows, DraftArgs batch, DraftArgs drafts, Draft
   read_predictions.done();
   params.lengths = lengths_arg(lengths);
   check_index(params.heads, params.links, params.text);
-  run_kernel(params, draft_all);
+  run_kernel(params, draft_by_predictions);
 }
 
 }  // namespace
 }  // namespace splitserve
 
-TVM_FFI_DLL_EXPORT_TYPED_FUNC(draft_predictions, splitserve::draft_predictions);
+SPLITSERVE_EXPORT(draft_predictions, splitserve::draft_predictions);

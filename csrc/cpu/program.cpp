@@ -27,5 +27,5 @@ Program* recorded_program() { return t_recorded.get(); }
 
 }  // namespace splitserve
 
-TVM_FFI_DLL_EXPORT_TYPED_FUNC(start_recording, splitserve::start_recording);
-TVM_FFI_DLL_EXPORT_TYPED_FUNC(stop_recording, splitserve::stop_recording);
+SPLITSERVE_EXPORT(start_recording, splitserve::start_recording);
+SPLITSERVE_EXPORT(stop_recording, splitserve::stop_recording);

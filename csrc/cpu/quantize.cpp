@@ -172,7 +172,7 @@ void dequantize_mxfp4(TensorView out, TensorView codes, TensorView scales) {
 }  // namespace
 }  // namespace splitserve
 
-TVM_FFI_DLL_EXPORT_TYPED_FUNC(quantize_int8, splitserve::quantize_int8);
-TVM_FFI_DLL_EXPORT_TYPED_FUNC(quantize_int4, splitserve::quantize_int4);
-TVM_FFI_DLL_EXPORT_TYPED_FUNC(quantize_mxfp4, splitserve::quantize_mxfp4);
-TVM_FFI_DLL_EXPORT_TYPED_FUNC(dequantize_mxfp4, splitserve::dequantize_mxfp4);
+SPLITSERVE_EXPORT(quantize_int8, splitserve::quantize_int8);
+SPLITSERVE_EXPORT(quantize_int4, splitserve::quantize_int4);
+SPLITSERVE_EXPORT(quantize_mxfp4, splitserve::quantize_mxfp4);
+SPLITSERVE_EXPORT(dequantize_mxfp4, splitserve::dequantize_mxfp4);

@@ -51,4 +51,4 @@ void sample(TensorView out_token_ids, TensorView logits, TensorView temperature,
 }  // namespace
 }  // namespace splitserve
 
-TVM_FFI_DLL_EXPORT_TYPED_FUNC(sample, splitserve::sample);
+SPLITSERVE_EXPORT(sample, splitserve::sample);

@@ -189,7 +189,7 @@ void paged_attention(TensorView out, TensorView q, TensorView k_cache, TensorVie
 }  // namespace
 }  // namespace splitserve
 
-TVM_FFI_DLL_EXPORT_TYPED_FUNC(attention_plan_size, splitserve::attention_plan_size);
-TVM_FFI_DLL_EXPORT_TYPED_FUNC(attention_shared_bytes, splitserve::attention_shared_bytes);
-TVM_FFI_DLL_EXPORT_TYPED_FUNC(plan_attention, splitserve::plan_attention);
-TVM_FFI_DLL_EXPORT_TYPED_FUNC(paged_attention, splitserve::paged_attention);
+SPLITSERVE_EXPORT(attention_plan_size, splitserve::attention_plan_size);
+SPLITSERVE_EXPORT(attention_shared_bytes, splitserve::attention_shared_bytes);
+SPLITSERVE_EXPORT(plan_attention, splitserve::plan_attention);
+SPLITSERVE_EXPORT(paged_attention, splitserve::paged_attention);

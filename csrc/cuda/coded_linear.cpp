@@ -157,6 +157,6 @@ void code_rows(TensorView codes, TensorView scales, TensorView x) {
 }  // namespace
 }  // namespace splitserve
 
-TVM_FFI_DLL_EXPORT_TYPED_FUNC(coded_linear, splitserve::coded_linear);
-TVM_FFI_DLL_EXPORT_TYPED_FUNC(coded_embedding, splitserve::coded_embedding);
-TVM_FFI_DLL_EXPORT_TYPED_FUNC(code_rows, splitserve::code_rows);
+SPLITSERVE_EXPORT(coded_linear, splitserve::coded_linear);
+SPLITSERVE_EXPORT(coded_embedding, splitserve::coded_embedding);
+SPLITSERVE_EXPORT(code_rows, splitserve::code_rows);

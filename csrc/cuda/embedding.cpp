@@ -23,4 +23,4 @@ void embedding(TensorView out, TensorView token_ids, TensorView weight) {
 }  // namespace
 }  // namespace splitserve
 
-TVM_FFI_DLL_EXPORT_TYPED_FUNC(embedding, splitserve::embedding);
+SPLITSERVE_EXPORT(embedding, splitserve::embedding);

@@ -66,4 +66,4 @@ void expert_linear(TensorView out, TensorView x, TensorView weight, Optional<Ten
 }  // namespace
 }  // namespace splitserve
 
-TVM_FFI_DLL_EXPORT_TYPED_FUNC(expert_linear, splitserve::expert_linear);
+SPLITSERVE_EXPORT(expert_linear, splitserve::expert_linear);

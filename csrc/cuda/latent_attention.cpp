@@ -85,5 +85,5 @@ void latent_attention(TensorView out, TensorView q_latent, TensorView q_rotary, 
 }  // namespace
 }  // namespace splitserve
 
-TVM_FFI_DLL_EXPORT_TYPED_FUNC(latent_attention, splitserve::latent_attention);
-TVM_FFI_DLL_EXPORT_TYPED_FUNC(latent_shared_bytes, splitserve::latent_shared_bytes);
+SPLITSERVE_EXPORT(latent_attention, splitserve::latent_attention);
+SPLITSERVE_EXPORT(latent_shared_bytes, splitserve::latent_shared_bytes);

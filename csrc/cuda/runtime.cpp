@@ -54,5 +54,5 @@ void* splitserve::reachable_host_memory(void* data) {
   return attributes.type == cudaMemoryTypeHost ? attributes.devicePointer : nullptr;
 }
 
-TVM_FFI_DLL_EXPORT_TYPED_FUNC(device_count, splitserve::cuda::device_count);
-TVM_FFI_DLL_EXPORT_TYPED_FUNC(shared_bytes_limit, splitserve::cuda::shared_bytes_limit);
+SPLITSERVE_EXPORT(device_count, splitserve::cuda::device_count);
+SPLITSERVE_EXPORT(shared_bytes_limit, splitserve::cuda::shared_bytes_limit);

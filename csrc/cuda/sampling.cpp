@@ -129,7 +129,7 @@ void apply_penalties(TensorView logits, TensorView rows, TensorView token_ids, T
 }  // namespace
 }  // namespace splitserve
 
-TVM_FFI_DLL_EXPORT_TYPED_FUNC(sample, splitserve::sample);
-TVM_FFI_DLL_EXPORT_TYPED_FUNC(top_logprobs, splitserve::top_logprobs);
-TVM_FFI_DLL_EXPORT_TYPED_FUNC(token_logprobs, splitserve::token_logprobs);
-TVM_FFI_DLL_EXPORT_TYPED_FUNC(apply_penalties, splitserve::apply_penalties);
+SPLITSERVE_EXPORT(sample, splitserve::sample);
+SPLITSERVE_EXPORT(top_logprobs, splitserve::top_logprobs);
+SPLITSERVE_EXPORT(token_logprobs, splitserve::token_logprobs);
+SPLITSERVE_EXPORT(apply_penalties, splitserve::apply_penalties);

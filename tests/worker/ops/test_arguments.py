@@ -7,6 +7,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from splitserve.worker._native import load_library
 from splitserve.worker.ops.cpu import ops
 from splitserve.worker.ops.packed_weight import PackedWeight
 
@@ -213,9 +214,16 @@ def test_wrong_dtypes(message: str, call: Callable[[], None]) -> None:
         call()
 
 
-def test_not_a_tensor_is_a_type_error() -> None:
-    with pytest.raises(TypeError):
+def test_what_is_no_tensor_is_told_with_its_place() -> None:
+    with pytest.raises(TypeError, match=r"rms_norm: expected DLTensor\* as argument 1, got None"):
         ops.rms_norm(None, fp32(3, 4), fp32(4), 1e-6)  # type: ignore[arg-type]
+    with pytest.raises(TypeError, match=r"rms_norm: expected float as argument 4, got ffi\.SmallStr"):
+        ops.rms_norm(fp32(3, 4), fp32(3, 4), fp32(4), "1e-6")  # type: ignore[arg-type]
+
+
+def test_another_number_of_arguments_is_told() -> None:
+    with pytest.raises(TypeError, match="set_num_threads: arguments: expected 1, got 2"):
+        load_library("splitserve_cpu").set_num_threads(1, 2)
 
 
 @pytest.mark.parametrize("tokens", [0, 1])
