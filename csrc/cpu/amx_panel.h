@@ -182,6 +182,7 @@ class TilePanel {
   // groups: a load waits until what a tile has stored there has reached the cache.
   template <int kRows>
   [[gnu::noinline]] void add_groups(const Stretch& work, const PanelScales& groups) {
+    start_preparing(work);
     Vec totals[kRows][kPanelVecs] = {};
     if (work.first_step > 0) std::memcpy(totals, work.sums, sizeof totals);
     const int64_t group_steps = weights.steps_per_group(), first_group = work.first_step / group_steps;
@@ -194,7 +195,6 @@ class TilePanel {
           totals);
     };
     int64_t group = first_group;
-    start_preparing(work);
     for (int64_t step = work.first_step; step < work.end_step; ++step) {
       const int64_t place = step - group * group_steps;
       add_to_group(work, step, place == 0);
@@ -240,6 +240,10 @@ class TilePanel {
 
   // Weights are prepared a step ahead by the first pass, so that they are in the cache when a tile is loaded.
   SPLITSERVE_INLINE void start_preparing(const Stretch& work) {
+    if constexpr (TileWeights<Format>::kFetchesAhead) prepare_first(work);
+  }
+  // Once per stretch; in line it would be there again for every number of rows.
+  [[gnu::noinline]] void prepare_first(const Stretch& work) {
     const int64_t to_prepare = work.is_first_pass ? work.end_step : 0;
     for (int64_t step = work.first_step; step < work.first_step + kStepsAhead && step < to_prepare; ++step)
       weights.prepare(step, work.ahead);

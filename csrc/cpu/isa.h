@@ -23,59 +23,44 @@ int num_threads();
 // avx512_bf16.
 //
 // A build for one machine defines SPLITSERVE_NATIVE, the namespace of the kernels that its processor runs,
-// and SPLITSERVE_NATIVE_TILES if it has a form of its own for AMX.
-#if SPLITSERVE_X86 && defined(SPLITSERVE_NATIVE)
-#define SPLITSERVE_DECLARE_VECTOR_KERNEL(name, Params) \
-  namespace splitserve::SPLITSERVE_NATIVE {            \
-  void name(const Params& params);                     \
+// and SPLITSERVE_NATIVE_TILES if that is AMX's.
+#define SPLITSERVE_DECLARE_IN(isa, name, Params) \
+  namespace splitserve::isa {                    \
+  void name(const Params& params);               \
   }
-#elif SPLITSERVE_X86
-#define SPLITSERVE_DECLARE_VECTOR_KERNEL(name, Params) \
-  namespace splitserve::portable {                     \
-  void name(const Params& params);                     \
-  }                                                    \
-  namespace splitserve::avx2 {                         \
-  void name(const Params& params);                     \
-  }                                                    \
-  namespace splitserve::avx512 {                       \
-  void name(const Params& params);                     \
-  }                                                    \
-  namespace splitserve::avx512_bf16 {                  \
-  void name(const Params& params);                     \
+#define SPLITSERVE_DECLARE_FOR_TILES(name, Params) \
+  SPLITSERVE_DECLARE_IN(avx512_bf16, name, Params) \
+  namespace splitserve::amx {                      \
+  using avx512_bf16::name;                         \
   }
-#endif
-#if SPLITSERVE_X86 && (!defined(SPLITSERVE_NATIVE) || defined(SPLITSERVE_NATIVE_TILES))
-#define SPLITSERVE_DECLARE_KERNEL(name, Params)  \
-  SPLITSERVE_DECLARE_VECTOR_KERNEL(name, Params) \
-  namespace splitserve::amx {                    \
-  using avx512_bf16::name;                       \
-  }
-#define SPLITSERVE_DECLARE_TILE_KERNEL(name, Params) \
-  SPLITSERVE_DECLARE_VECTOR_KERNEL(name, Params)     \
-  namespace splitserve::amx {                        \
-  void name(const Params& params);                   \
-  }
-#if defined(SPLITSERVE_NATIVE)
-#define SPLITSERVE_CALL_KERNEL(name, params)                                          \
-  (splitserve::current_isa() == splitserve::Isa::kAmx ? splitserve::amx::name(params) \
-                                                      : splitserve::SPLITSERVE_NATIVE::name(params))
+#if !SPLITSERVE_X86
+#define SPLITSERVE_DECLARE_KERNEL(name, Params) SPLITSERVE_DECLARE_IN(portable, name, Params)
+#define SPLITSERVE_DECLARE_TILE_KERNEL SPLITSERVE_DECLARE_KERNEL
+#define SPLITSERVE_CALL_KERNEL(name, params) splitserve::portable::name(params)
+#elif defined(SPLITSERVE_NATIVE)
+#if defined(SPLITSERVE_NATIVE_TILES)
+#define SPLITSERVE_DECLARE_KERNEL SPLITSERVE_DECLARE_FOR_TILES
 #else
+#define SPLITSERVE_DECLARE_KERNEL(name, Params) SPLITSERVE_DECLARE_IN(SPLITSERVE_NATIVE, name, Params)
+#endif
+#define SPLITSERVE_DECLARE_TILE_KERNEL(name, Params) SPLITSERVE_DECLARE_IN(SPLITSERVE_NATIVE, name, Params)
+#define SPLITSERVE_CALL_KERNEL(name, params) splitserve::SPLITSERVE_NATIVE::name(params)
+#else
+#define SPLITSERVE_DECLARE_OLDER(name, Params)  \
+  SPLITSERVE_DECLARE_IN(portable, name, Params) \
+  SPLITSERVE_DECLARE_IN(avx2, name, Params)     \
+  SPLITSERVE_DECLARE_IN(avx512, name, Params)
+#define SPLITSERVE_DECLARE_KERNEL(name, Params) \
+  SPLITSERVE_DECLARE_OLDER(name, Params)        \
+  SPLITSERVE_DECLARE_FOR_TILES(name, Params)
+#define SPLITSERVE_DECLARE_TILE_KERNEL(name, Params) \
+  SPLITSERVE_DECLARE_OLDER(name, Params)             \
+  SPLITSERVE_DECLARE_IN(avx512_bf16, name, Params)   \
+  SPLITSERVE_DECLARE_IN(amx, name, Params)
 #define SPLITSERVE_CALL_KERNEL(name, params)                                                           \
   (splitserve::current_isa() == splitserve::Isa::kAmx          ? splitserve::amx::name(params)         \
    : splitserve::current_isa() == splitserve::Isa::kAvx512Bf16 ? splitserve::avx512_bf16::name(params) \
    : splitserve::current_isa() == splitserve::Isa::kAvx512     ? splitserve::avx512::name(params)      \
    : splitserve::current_isa() == splitserve::Isa::kAvx2       ? splitserve::avx2::name(params)        \
                                                                : splitserve::portable::name(params))
-#endif
-#elif SPLITSERVE_X86 && defined(SPLITSERVE_NATIVE)
-#define SPLITSERVE_DECLARE_KERNEL SPLITSERVE_DECLARE_VECTOR_KERNEL
-#define SPLITSERVE_DECLARE_TILE_KERNEL SPLITSERVE_DECLARE_VECTOR_KERNEL
-#define SPLITSERVE_CALL_KERNEL(name, params) splitserve::SPLITSERVE_NATIVE::name(params)
-#else
-#define SPLITSERVE_DECLARE_KERNEL(name, Params) \
-  namespace splitserve::portable {              \
-  void name(const Params& params);              \
-  }
-#define SPLITSERVE_DECLARE_TILE_KERNEL SPLITSERVE_DECLARE_KERNEL
-#define SPLITSERVE_CALL_KERNEL(name, params) splitserve::portable::name(params)
 #endif

@@ -61,4 +61,4 @@ void take_columns(TensorView out, TensorView x, TensorView order) {
 }  // namespace
 }  // namespace splitserve
 
-TVM_FFI_DLL_EXPORT_TYPED_FUNC(take_columns, splitserve::take_columns);
+SPLITSERVE_EXPORT(take_columns, splitserve::take_columns);

@@ -44,13 +44,13 @@ SPLITSERVE_INLINE void store_run(T* out, int64_t stride, Vec v, int64_t n) {
 
 // Where the elements of the tensors are that one loop computes.
 template <typename Out, typename In>
-struct Row {
+struct ElementRow {
   Out* out;
   const In *x, *y;
 };
 
 template <Elementwise kKind, bool kDense, typename Out, typename In>
-SPLITSERVE_INLINE void compute(const Row<Out, In>& row, const ElementwiseParams& p, int64_t begin,
+SPLITSERVE_INLINE void compute(const ElementRow<Out, In>& row, const ElementwiseParams& p, int64_t begin,
                                int64_t end) {
   constexpr bool kTwo = takes_two(kKind);
   int64_t i = begin;
@@ -84,7 +84,7 @@ class RowIndex {
   }
 
   template <typename Out, typename In>
-  SPLITSERVE_INLINE Row<Out, In> row() const {
+  SPLITSERVE_INLINE ElementRow<Out, In> row() const {
     return {static_cast<Out*>(p_.out) + out_, static_cast<const In*>(p_.x) + x_,
             static_cast<const In*>(p_.y) + y_};
   }
