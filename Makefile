@@ -26,30 +26,42 @@ export SPLITSERVE_CUDA ?=
 # What was asked for is part of the name, so that asking for something else builds it.
 INSTALLED := $(VENV)/.installed$(SPLITSERVE_CUDA)
 
-.PHONY: serve test test-all test-half-1 test-half-2 coverage soak soak-server fuzz bench compare check gpu-wheels gpu-check gpu-sanitize page-libraries \
-	page-browser wheel try-wheel docs docs-serve docs-release release lint types format clean
+.PHONY: serve kernels packages test test-all test-half-1 test-half-2 coverage soak soak-server fuzz bench compare check gpu-wheels gpu-check \
+	gpu-sanitize page-libraries page-browser wheel try-wheel docs docs-serve docs-release release lint types format clean
 
 $(VENV)/.created:
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11, 5))' || (echo "Python 3.11.5 or newer is needed" >&2; exit 1)
 	$(PYTHON) -m venv $(VENV)
 	touch $@
 
+# requirements TABLE KEY: of pyproject.toml, one a line.
+REQUIREMENTS := $(BIN)/python -c 'import sys, tomllib; \
+	print(*tomllib.load(open("pyproject.toml", "rb"))[sys.argv[1]][sys.argv[2]], sep="\n")'
+
 # The kernels are built here, in view and with tools that stay: in an environment of pip's own nothing is seen of it.
+# Packages come meanwhile, by download or from a disk, and are compiled to bytecode where they are first imported.
 define INSTALL
 	@echo "== 1 of 3: build tools =="
-	$(BIN)/python -c 'import tomllib; print(*tomllib.load(open("pyproject.toml", "rb"))["build-system"]["requires"], sep="\n")' \
-		> $(VENV)/build-tools.txt
+	$(REQUIREMENTS) build-system requires > $(VENV)/build-tools.txt
+	$(REQUIREMENTS) project dependencies > $(VENV)/packages.txt
 	$(PIP) --quiet -r $(VENV)/build-tools.txt
-	@echo "== 2 of 3: kernels, some minutes the first time =="
-	$(BIN)/python setup.py build_ext --inplace
-	@echo "== 3 of 3: packages, torch is the largest =="
-	$(PIP) --no-build-isolation -e .
+	@echo "== 2 of 3: kernels, a minute or more the first time, and packages meanwhile =="
+	$(MAKE) --no-print-directory --jobs 2 kernels packages
+	@echo "== 3 of 3: splitserve itself =="
+	$(PIP) --quiet --no-build-isolation --no-deps -e .
 	touch $@
 endef
 SOURCES := pyproject.toml setup.py CMakeLists.txt $(CSRC)
 
 $(INSTALLED): $(VENV)/.created $(SOURCES)
 	$(INSTALL)
+
+# Parts of what installs; without this make's job server, which is not theirs.
+kernels:
+	env -u MAKEFLAGS $(BIN)/python setup.py build_ext --inplace
+
+packages:
+	$(PIP) --progress-bar off --no-compile -r $(VENV)/packages.txt
 
 # To serve here, the CPU kernels of this machine's processor are enough: less than half of them.
 $(INSTALLED)-native: export SPLITSERVE_NATIVE ?= 1

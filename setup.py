@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-import importlib
+import importlib.util
 import os
 import re
 import shlex
@@ -11,6 +11,7 @@ import shutil
 import subprocess
 import sys
 from pathlib import Path
+from types import ModuleType
 
 from setuptools import Extension, setup
 from setuptools.command.bdist_wheel import bdist_wheel
@@ -115,18 +116,27 @@ def tvm_ffi_copy() -> Path:
     With build isolation the package lies somewhere else each time, and what includes its headers would be
     compiled anew. Files that have not changed are not touched.
     """
-    target = ROOT / "build" / "tvm_ffi"
-    for kind in ("includedir", "dlpack-includedir"):
-        for source in _tvm_ffi_path(kind).rglob("*.h"):
-            _copy_changed(source, target / "include" / source.relative_to(_tvm_ffi_path(kind)))
-    _copy_changed(_tvm_ffi_path("libfiles"), target / "lib" / "libtvm_ffi.so")
+    target, info = ROOT / "build" / "tvm_ffi", _tvm_ffi_info()
+    for include in map(Path, (info.find_include_path(), info.find_dlpack_include_path())):
+        for source in include.rglob("*.h"):
+            _copy_changed(source, target / "include" / source.relative_to(include))
+    _copy_changed(Path(info.find_libtvm_ffi()), target / "lib" / "libtvm_ffi.so")
     return target
 
 
-@functools.cache
-def _tvm_ffi_path(kind: str) -> Path:
-    command = [sys.executable, "-m", "tvm_ffi.config", f"--{kind}"]
-    return Path(subprocess.run(command, check=True, capture_output=True, text=True).stdout.strip())
+def _tvm_ffi_info() -> ModuleType:
+    """The module of tvm_ffi that knows where its files are; the package itself would import torch."""
+    package = importlib.util.find_spec("tvm_ffi")
+    if package is None or package.origin is None:
+        raise SystemExit("error: tvm_ffi not found; install it with `pip install apache-tvm-ffi`.")
+    spec = importlib.util.spec_from_file_location(
+        "_tvm_ffi_info", Path(package.origin).with_name("libinfo.py")
+    )
+    assert spec is not None
+    assert spec.loader is not None
+    info = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(info)
+    return info
 
 
 def _copy_changed(source: Path, target: Path) -> None:
@@ -149,18 +159,18 @@ class CMakeBuild(build_ext):
             (ROOT / "src" / self.get_ext_filename(ext.name)).parent.mkdir(exist_ok=True)
         super().copy_extensions_to_source()
 
-    def build_extension(self, ext: Extension) -> None:
-        """Configure and build one library and copy it to where setuptools wants it."""
+    def build_extensions(self) -> None:
+        """Configure once and build all libraries, so that no processor waits for the end of one of them."""
         require_compiler()
         cmake = find_tool("cmake", "CMAKE_BIN_DIR")
         if cmake is None:
             raise SystemExit("error: cmake not found; install it with `pip install cmake`.")
         ninja = find_tool("ninja", "BIN_DIR")
-        build_dir = ROOT / "build" / ("ninja" if ninja else "make")
+        self.build_dir = ROOT / "build" / ("ninja" if ninja else "make")
         configure = [
             cmake,
             f"-S{ROOT}",
-            f"-B{build_dir}",
+            f"-B{self.build_dir}",
             f"-DSPLITSERVE_TVM_FFI={tvm_ffi_copy()}",
             f"-DSPLITSERVE_NVCC={find_nvcc()}",
             f"-DSPLITSERVE_NATIVE={'ON' if is_native() else 'OFF'}",
@@ -169,18 +179,27 @@ class CMakeBuild(build_ext):
             # Given anew each time: with build isolation the path of the last build is gone.
             configure += ["-GNinja", f"-DCMAKE_MAKE_PROGRAM={ninja}"]
         configure += shlex.split(os.environ.get("CMAKE_ARGS", ""))
-        library = ext.name.rpartition(".")[2]
-        build = [cmake, "--build", str(build_dir), "--target", library.removeprefix("lib")]
+        targets = [_library(ext).removeprefix("lib") for ext in self.extensions]
+        build = [cmake, "--build", str(self.build_dir), "--target", *targets]
         if self.parallel or "CMAKE_BUILD_PARALLEL_LEVEL" not in os.environ:
             build += ["--parallel", str(self.parallel or os.cpu_count() or 1)]
         subprocess.run(configure, check=True)
         subprocess.run(build, check=True)
+        super().build_extensions()
+
+    def build_extension(self, ext: Extension) -> None:
+        """Copy a library to where setuptools wants it."""
         target = Path(self.get_ext_fullpath(ext.name))
         target.parent.mkdir(parents=True, exist_ok=True)
         # A running process may have the old library mapped: replace the file, do not write into it.
         partial = target.with_suffix(".tmp")
-        shutil.copy2(build_dir / "lib" / f"{library}.so", partial)
+        shutil.copy2(self.build_dir / "lib" / f"{_library(ext)}.so", partial)
         partial.replace(target)
+
+
+def _library(ext: Extension) -> str:
+    """Name of the library's file, without its suffix."""
+    return str(ext.name.rpartition(".")[2])
 
 
 class PlatformWheel(bdist_wheel):
