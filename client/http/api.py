@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import email.utils
+import os
 import time
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
@@ -129,9 +130,23 @@ class Api:
                     raise await _refusal(response)
                 yield response
         except aiohttp.ClientError as error:
-            raise ApiError(f"{self._address.url}: {error or type(error).__name__}") from None
+            raise ApiError(f"{self._address.url}: {self._reason(error)}") from None
         except TimeoutError:
             raise ApiError(f"{self._address.url}: no answer in {self._address.timeout_s:g} s") from None
+
+    def _reason(self, error: aiohttp.ClientError) -> str:
+        if not isinstance(error, aiohttp.ClientConnectorError) or isinstance(error, aiohttp.ClientSSLError):
+            return str(error) or type(error).__name__
+        # aiohttp's own words speak of TLS where there is none.
+        where = f" to {self._address.socket_path}" if self._address.socket_path else ""
+        return f"no connection{where}: {_words(error.os_error)}"
+
+
+def _words(error: OSError) -> str:
+    # Those of look-ups of names have numbers of their own.
+    if error.errno is not None and error.errno > 0:
+        return os.strerror(error.errno)
+    return error.strerror or str(error)
 
 
 async def _refusal(response: aiohttp.ClientResponse) -> ApiError:

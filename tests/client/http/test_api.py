@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import socket
+
 import pytest
 
 from splitserve.client.http.address import Address
@@ -74,8 +76,18 @@ async def test_a_connection_that_is_lost_in_the_middle_is_an_error_that_may_pass
 
 async def test_nobody_there_is_an_error_that_names_the_url() -> None:
     async with Api(Address("http://localhost", socket_path="/nowhere/api.sock")) as api:
-        with pytest.raises(ApiError, match=r"http://localhost: .*api\.sock"):
+        with pytest.raises(ApiError, match=r"http://localhost: no connection to .*api\.sock: No such file"):
             await api.get_bytes("/v1/models")
+
+
+async def test_a_server_that_does_not_listen_is_told_in_plain_words() -> None:
+    with socket.socket() as silent:
+        silent.bind(("127.0.0.1", 0))
+        url = f"http://127.0.0.1:{silent.getsockname()[1]}"
+        async with Api(Address(url)) as api:
+            with pytest.raises(ApiError) as caught:
+                await api.get_bytes("/v1/models")
+    assert str(caught.value) == f"{url}: no connection: Connection refused"
 
 
 async def test_an_answer_of_another_shape_is_an_error() -> None:
