@@ -13,15 +13,21 @@ import msgspec
 from splitserve.engine_core.batch_lines.answer_line import AnswerLine
 from splitserve.engine_core.errors import ConfigError
 
+# How every line begins, those that were cut off too.
+BEGINNING = b'{"id":"'
 
-class _Name(msgspec.Struct, frozen=True):
+
+class _Answer(msgspec.Struct, frozen=True):
+    """What tells an answer from a request, which has a name as well."""
+
     custom_id: str
+    response: msgspec.Raw
 
 
 class AnswerFile:
     """The file that answers are appended to; no other process may do so meanwhile.
 
-    A line that a crash has cut off is removed.
+    A line that a crash has cut off is removed; a file of anything else is left as it is.
 
     Attributes:
         done: names of the requests that have an answer.
@@ -75,19 +81,22 @@ class AnswerFile:
         end = 0
         self._file.seek(0)
         for number, line in enumerate(_lines(self._file), 1):
-            if not line.endswith(b"\n"):
-                break
-            end += len(line)
             try:
-                name = msgspec.json.decode(line, type=_Name).custom_id
+                if _is_cut_off(line):
+                    break
+                done.add(msgspec.json.decode(line, type=_Answer).custom_id)
             except (msgspec.DecodeError, UnicodeDecodeError):
                 raise ConfigError(
                     f"line {number} of {self.path} is no answer of a batch: name another file, or --overwrite"
                 ) from None
-            done.add(name)
+            end += len(line)
         self._file.truncate(end)
         self._file.seek(0, os.SEEK_END)
         return done
+
+
+def _is_cut_off(line: bytes) -> bool:
+    return not line.endswith(b"\n") and line[: len(BEGINNING)] == BEGINNING[: len(line)]
 
 
 def _lines(file: BinaryIO) -> Iterator[bytes]:

@@ -14,7 +14,7 @@ from splitserve.client.http.address import Address
 from splitserve.client.http.api import Api
 from splitserve.client.http.errors import ApiError
 from splitserve.client.target.target import target
-from splitserve.engine_core.errors import EXIT_FAILED, EXIT_OK
+from splitserve.engine_core.errors import EXIT_FAILED, EXIT_OK, ConfigError
 from splitserve.engine_core.process.file_limit import raise_file_limit
 
 
@@ -26,12 +26,15 @@ def batch(settings: BatchSettings, model: str | None) -> int:
         model: to start a server of, None for the one of the settings.
 
     Raises:
-        ConfigError: a file cannot be read or written, or a line is wrong.
+        ConfigError: a file cannot be read or written, both are one, or a line is wrong.
         EngineUnavailableError: the model cannot be served.
     """
     raise_file_limit()
-    requests = BatchFile(Path(settings.input_file).expanduser())
-    answers = AnswerFile(Path(settings.output_file).expanduser(), overwrite=settings.overwrite)
+    source, target_file = Path(settings.input_file).expanduser(), Path(settings.output_file).expanduser()
+    if source.exists() and target_file.exists() and source.samefile(target_file):
+        raise ConfigError("--output-file is the file of the requests: name another one")
+    requests = BatchFile(source)
+    answers = AnswerFile(target_file, overwrite=settings.overwrite)
     try:
         answers.check_belongs_to({place.custom_id for place in requests.places})
         fault = None

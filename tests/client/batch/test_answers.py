@@ -53,12 +53,22 @@ def test_two_processes_cannot_write_one_file(tmp_path: Path) -> None:
     AnswerFile(tmp_path / "out").close()
 
 
-def test_a_file_of_something_else_is_left_alone(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "text",
+    [
+        "my notes\nof today",
+        "my notes",
+        '{"port": 8000}',
+        '{"custom_id": "a", "url": "/v1/completions", "body": {}}\n',
+    ],
+    ids=["text", "a line without an end", "JSON", "requests"],
+)
+def test_a_file_of_something_else_is_left_alone(tmp_path: Path, text: str) -> None:
     path = tmp_path / "notes"
-    path.write_text("my notes\nof today")
+    path.write_text(text)
     with pytest.raises(ConfigError, match=r"line 1 of .* is no answer of a batch"):
         AnswerFile(path)
-    assert path.read_text() == "my notes\nof today"
+    assert path.read_text() == text
 
 
 def test_answers_to_other_requests_are_refused(tmp_path: Path) -> None:

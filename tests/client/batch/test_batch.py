@@ -12,6 +12,10 @@ from pathlib import Path
 
 import pytest
 
+from splitserve.client.batch.batch import batch
+from splitserve.client.batch.settings import BatchSettings
+from splitserve.engine_core.errors import ConfigError
+
 pytestmark = pytest.mark.system
 
 NUM_REQUESTS = 600
@@ -30,6 +34,17 @@ def write_requests(path: Path) -> None:
         for i in range(NUM_REQUESTS):
             url, body = BODIES[i % len(BODIES)]
             file.write(json.dumps({"custom_id": str(i), "method": "POST", "url": url, "body": body}) + "\n")
+
+
+def test_the_file_of_requests_is_not_written(tmp_path: Path) -> None:
+    source, link = tmp_path / "in", tmp_path / "link"
+    write_requests(source)
+    link.symlink_to(source)
+    text = source.read_bytes()
+    settings = BatchSettings(input_file=str(source), output_file=str(link), overwrite=True)
+    with pytest.raises(ConfigError, match="is the file of the requests"):
+        batch(settings, None)
+    assert source.read_bytes() == text
 
 
 def num_lines(path: Path) -> int:
@@ -52,7 +67,7 @@ def test_a_batch_killed_twice_ends_with_every_answer_once(server_url: str, tmp_p
         assert num_lines(target) < NUM_REQUESTS, "it was done before it was killed"
     # What a crash of the machine can do: a line cut off.
     with target.open("ab") as file:
-        file.write(b'{"id": "batch_req_1", "custom_id": "59')
+        file.write(b'{"id":"batch_req_1","custom_id":"59')
     last = subprocess.run(command, capture_output=True, text=True, timeout=LIMIT_S, check=False)
     assert last.returncode == 0, last.stderr
     assert f"{NUM_REQUESTS} of {NUM_REQUESTS} requests" in last.stderr
