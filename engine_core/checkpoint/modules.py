@@ -15,6 +15,7 @@ from splitserve.engine_core.checkpoint.files import read_file
 from splitserve.engine_core.errors import ModelLoadError
 
 MODULES = "modules.json"
+_LIBRARY = "sentence_transformers"
 _LENGTHS = "sentence_bert_config.json"
 _MAX_MODULES = 16
 _MAX_TOKENS = 2**23
@@ -36,7 +37,8 @@ def read_modules(directory: Path) -> list[Module] | None:
     """Return the modules of a checkpoint in their order; None if it names none.
 
     Raises:
-        ModelLoadError: the file is damaged, or names a folder outside of the checkpoint's.
+        ModelLoadError: the file is damaged, or names a folder outside of the checkpoint's, or a class that is
+            not the library's.
     """
     path = directory / MODULES
     content = read_file(path, MAX_JSON_BYTES)
@@ -54,7 +56,10 @@ def read_modules(directory: Path) -> list[Module] | None:
 
 
 def _module(directory: Path, fields: Fields) -> Module:
-    kind = fields.text("type", default="").rsplit(".", 1)[-1]
+    package, _, kind = fields.text("type", default="").rpartition(".")
+    if package.partition(".")[0] != _LIBRARY:
+        # A class of the same name in a checkpoint's own code, which is never run, may do something else.
+        raise fields.error("type", f"must be a class of {_LIBRARY}, got {fields.text('type', '')[:200]!r}")
     name = fields.text("path", default="")
     if not name.isprintable() or Path(name).is_absolute() or ".." in Path(name).parts:
         raise fields.error("path", f"must name a folder of the checkpoint, got {name[:200]!r}")

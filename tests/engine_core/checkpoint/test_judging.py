@@ -41,7 +41,8 @@ def write(folder: Path, name: str, value: object) -> None:
 
 def name_modules(folder: Path, answers: object = ANSWERS) -> None:
     kinds = {"": "base.modules.transformer.Transformer", "1_LogitScore": "x.logit_score.LogitScore"}
-    write(folder, "modules.json", [{"path": path, "type": kind} for path, kind in kinds.items()])
+    listed = [{"path": path, "type": f"sentence_transformers.{kind}"} for path, kind in kinds.items()]
+    write(folder, "modules.json", listed)
     write(folder, "1_LogitScore/config.json", answers)
 
 

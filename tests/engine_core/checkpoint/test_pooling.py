@@ -159,6 +159,12 @@ def test_an_unset_length_is_the_model_s(write: Callable[..., Path]) -> None:
         ([1], LAST, "a list of JSON objects"),
         (modules(*["Normalize"] * 20), LAST, "at most 16 modules"),
         ([{"type": 1}], LAST, "type must be a string"),
+        (
+            [{"type": "custom_st.Transformer"}],
+            LAST,
+            "must be a class of sentence_transformers, got 'custom_st",
+        ),
+        ([{"type": "Transformer"}], LAST, "must be a class of sentence_transformers, got 'Transformer'"),
         (modules("Transformer", "Pooling"), {"pooling_mode_cls_token": True}, "got cls_token"),
         (
             modules("Transformer", "Pooling"),
