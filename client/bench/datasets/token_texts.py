@@ -108,18 +108,20 @@ def _stable_ids(tokenizer: Tokenizer) -> IntColumn:
 
 
 def load_tokenizer(name: str) -> Tokenizer:
-    """Return the tokenizer of a directory, a tokenizer.json, or a model of the hub.
+    """Return the tokenizer of a checkpoint, a tokenizer.json, or a model of the hub.
 
     Raises:
         ConfigError: there is none.
     """
     from splitserve.engine_core.checkpoint.source import resolve_model
+    from splitserve.engine_core.checkpoint.text_files import read_tokenizer_json
 
     try:
         name = "" if name == DEMO_NAME else name
         path = Path(name).expanduser()
-        file = path if path.is_file() else resolve_model(name) / "tokenizer.json"
-        return Tokenizer.from_file(str(file))
+        if path.is_file() and path.suffix != ".gguf":
+            return Tokenizer.from_file(str(path))
+        return Tokenizer.from_buffer(read_tokenizer_json(resolve_model(name)))
     # The tokenizers library raises plain exceptions.
     except (SplitServeError, Exception) as error:
         raise ConfigError(

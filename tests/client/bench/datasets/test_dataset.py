@@ -11,6 +11,7 @@ from tokenizers import Tokenizer
 from splitserve.client.bench.datasets.dataset import make_dataset
 from splitserve.client.bench.datasets.sample import Conversation, Sample
 from splitserve.client.bench.datasets.settings import DatasetSettings
+from splitserve.client.bench.datasets.token_texts import load_tokenizer
 from splitserve.engine_core.checkpoint.source import DEMO_MODEL
 from splitserve.engine_core.errors import ConfigError
 
@@ -124,3 +125,11 @@ def test_what_cannot_be_sent_is_refused(settings: dict[str, object], said: str) 
 def test_without_a_tokenizer_texts_are_of_words() -> None:
     found = samples(made(num_prompts=2, random_input_len=6, random_prefix_len=2, skip_tokenizer_init=True))
     assert [len(str(each.prompt).split()) for each in found] == [8, 8]
+
+
+def test_tokens_are_counted_by_other_vocabularies_too(tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text('{"model_type": "bert"}')
+    (tmp_path / "vocab.txt").write_text("[PAD]\n[UNK]\n[CLS]\n[SEP]\nhello\n")
+    assert load_tokenizer(str(tmp_path)).encode("hello", add_special_tokens=False).ids == [4]
+    with pytest.raises(ConfigError, match="no tokenizer at"):
+        load_tokenizer(str(tmp_path / "vocab.txt"))
