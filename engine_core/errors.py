@@ -114,19 +114,22 @@ class ContextLengthError(InvalidRequestError):
         )
 
     @classmethod
-    def of_text(cls, max_model_len: int, size: str, limit: str, what: str = "prompt") -> ContextLengthError:
+    def of_text(
+        cls, max_model_len: int, size: str, limit: str, what: str = "prompt", param: str = ""
+    ) -> ContextLengthError:
         """Make it for a text that cannot fit, whatever its tokens are.
 
         Args:
             max_model_len: tokens that fit.
             size: of the text, with its unit.
             limit: of what can fit, likewise.
-            what: the text is: "prompt" or "messages".
+            what: the text is: "prompt", "input" or "messages".
+            param: the field that asks for too much; "" if it has that name.
         """
         return cls(
             f"This model's maximum context length is {max_model_len} tokens. However, your {what} of {size} "
             f"cannot fit, the limit is {limit}. Please reduce the length of the {what}.",
-            what,
+            param or what,
         )
 
 

@@ -33,6 +33,7 @@ from splitserve.frontend.text.pooling.vectors import (
     check_dimensions,
     check_embeds,
     check_embeds_tokens,
+    cosines,
     finished_vector,
     token_vectors,
 )
@@ -178,12 +179,10 @@ class PoolingCalls(NamedTuple):
     def _cosines(self, first: list[str], second: list[str]) -> list[ScoringRequestOutput]:
         made = self._run([*first, *second])
         size = self.served.info.embedding_size
-        vectors = np.stack([finished_vector(each.values, size, normalizes=True) for each in made])
-        vectors = vectors.astype(np.float64)
-        cosines = (vectors[: len(first)] * vectors[len(first) :]).sum(axis=1)
+        found = cosines([each.values for each in made], len(first), size)
         return [
             ScoringRequestOutput(each.request_id, ScoringOutput(float(cosine)), [])
-            for each, cosine in zip(made[len(first) :], cosines, strict=True)
+            for each, cosine in zip(made[len(first) :], found, strict=True)
         ]
 
     def _run(self, prompts: Sequence[PromptInput], *, of_tokens: bool = False) -> list[Pooled]:

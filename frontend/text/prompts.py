@@ -61,11 +61,10 @@ class PromptEncoder(NamedTuple):
             InvalidRequestError: it has no token.
             ContextLengthError: it cannot fit the context.
         """
+        if self.truncation is None:
+            check_text_length(text, self.assets.max_model_len, param)
         token_ids = await self.assets.tokenizer.encode_async(
-            text,
-            self.add_special_tokens,
-            parse_special_tokens=True,
-            max_model_len=None if self.truncation else self.assets.max_model_len,
+            text, self.add_special_tokens, parse_special_tokens=True
         )
         return self._cut(token_ids, text, param)
 
@@ -90,7 +89,7 @@ class PromptEncoder(NamedTuple):
             raise InvalidRequestError("instruction: the model takes none", "instruction")
         if self.truncation is None:
             for text in (first, second):
-                check_text_length(text, self.assets.max_model_len)
+                check_text_length(text, self.assets.max_model_len, param)
         token_ids, second_at = await self.assets.tokenizer.encode_pair_async(
             first, second, self.add_special_tokens, self.truncation
         )

@@ -173,7 +173,6 @@ class Tokenizer:
         add_special_tokens: bool = True,
         *,
         parse_special_tokens: bool = False,
-        max_model_len: int | None = None,
     ) -> list[int]:
         """Encode as encode() does, without holding up the event loop: texts that may take long have a thread.
 
@@ -181,14 +180,10 @@ class Tokenizer:
             text: any text; may be empty.
             add_special_tokens: add what the tokenizer's post-processor adds.
             parse_special_tokens: read special tokens in the text as control tokens.
-            max_model_len: refuse texts over 16 bytes per token of this before any work is done.
 
         Raises:
-            ContextLengthError: the text is too long for the model, whatever its tokens.
             InvalidRequestError: the text holds lone surrogates.
         """
-        if max_model_len is not None:
-            check_text_length(text, max_model_len)
         if len(text) < self.max_chars_at_once:
             return self.encode(text, add_special_tokens, parse_special_tokens=parse_special_tokens)
         return await asyncio.to_thread(
@@ -276,8 +271,13 @@ class _PieceTables:
         )
 
 
-def check_text_length(text: str, max_model_len: int) -> None:
+def check_text_length(text: str, max_model_len: int, param: str = "prompt") -> None:
     """Refuse text that cannot fit the context, before it is tokenised.
+
+    Args:
+        text: any.
+        max_model_len: tokens that fit.
+        param: the text's path in the request.
 
     Raises:
         ContextLengthError: names the limit and the size.
@@ -286,7 +286,8 @@ def check_text_length(text: str, max_model_len: int) -> None:
     # Characters first: a lower bound of the bytes that costs nothing.
     size = len(text) if len(text) > limit else len(text.encode("utf-8", "surrogatepass"))
     if size > limit:
-        raise ContextLengthError.of_text(max_model_len, f"{size} bytes", f"{limit} bytes")
+        what = "prompt" if param.startswith("prompt") else "input"
+        raise ContextLengthError.of_text(max_model_len, f"{size} bytes", f"{limit} bytes", what, param)
 
 
 def check_unicode(text: str) -> None:

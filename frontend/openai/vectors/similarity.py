@@ -41,7 +41,7 @@ from splitserve.frontend.openai.vectors.vector_run import (
     vector_encoder,
 )
 from splitserve.frontend.text.pooling.labels import is_cross_encoder, score_of
-from splitserve.frontend.text.pooling.vectors import finished_vector
+from splitserve.frontend.text.pooling.vectors import cosines
 
 rerank_decoder = BodyDecoder(RerankRequest, known_beside({}))
 score_decoder = BodyDecoder(ScoreRequest, known_beside({}))
@@ -171,8 +171,5 @@ class _Comparison:
 
     def _cosines(self, fields: Fields, found: list[bytes]) -> npt.NDArray[np.float64]:
         size = self._model.info.embedding_size
-        vectors = np.stack([finished_vector(values, size, normalizes=True) for values in found])
-        vectors = vectors.astype(np.float64)
         first = next(iter(fields.values()))
-        num_first = 1 if isinstance(first, str) else len(first)
-        return np.asarray((vectors[:num_first] * vectors[num_first:]).sum(axis=1))
+        return cosines(found, 1 if isinstance(first, str) else len(first), size)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+from collections.abc import Sequence
 
 import numpy as np
 import numpy.typing as npt
@@ -90,6 +91,21 @@ def finished_vector(values: bytes, dimensions: int, *, normalizes: bool) -> npt.
     """
     vector = unpack_float32(values)[:dimensions]
     return _normalized(vector) if normalizes else vector
+
+
+def cosines(columns: Sequence[bytes], num_first: int, size: int) -> npt.NDArray[np.float64]:
+    """Return the cosine of each text with the one that it is compared with, float64 [n], from -1 to 1.
+
+    Args:
+        columns: vectors of the first texts, then of the others, each a float32 column.
+        num_first: how many come first: one, or as many as there are others.
+        size: of a vector.
+    """
+    vectors = np.stack([finished_vector(values, size, normalizes=True) for values in columns])
+    vectors = vectors.astype(np.float64)
+    found = (vectors[:num_first] * vectors[num_first:]).sum(axis=1)
+    # A vector's length is 1 up to the roundings of float32.
+    return np.asarray(np.clip(found, -1.0, 1.0))
 
 
 def token_vectors(values: bytes, size: int, *, normalizes: bool) -> npt.NDArray[np.float32]:
