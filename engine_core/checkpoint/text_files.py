@@ -8,11 +8,16 @@ import msgspec
 
 from splitserve.engine_core.checkpoint.config.sampling_defaults import load_sampling_defaults
 from splitserve.engine_core.checkpoint.files import read_file, read_json
-from splitserve.engine_core.checkpoint.tokenizer.source import VOCABULARIES, make_tokenizer_json
+from splitserve.engine_core.checkpoint.tokenizer.source import (
+    VOCABULARIES,
+    make_tokenizer_json,
+    vocabulary_roles,
+)
 from splitserve.engine_core.errors import ModelLoadError
 
 TOKENIZER = "tokenizer.json"
 _OPTIONAL = ("tokenizer_config.json", "special_tokens_map.json")
+_TOKEN_ROLES = tuple(f"{role}_token" for role in ("bos", "eos", "unk", "sep", "pad", "cls", "mask"))
 # Vocabularies whose code alone says how they are read.
 _CONVERTIBLE = ("*.tiktoken", "spm.model", "*.spm", "*.bpe", "*.vocab", "vocab*")
 
@@ -53,6 +58,33 @@ def read_tokenizer_json(directory: Path) -> bytes:
     if description is None:
         raise ModelLoadError(f"{path} does not exist: {_hint(directory)}")
     return description
+
+
+def read_named_tokens(directory: Path) -> dict[str, str]:
+    """Return the texts of the tokens with a role, "bos_token" and the like, as far as files name any.
+
+    tokenizer_config.json goes before special_tokens_map.json, and both before what a vocabulary has by itself
+    that stands in the place of tokenizer.json. Each gives a token as a string or as an AddedToken object.
+
+    Raises:
+        ModelLoadError: a file cannot be read.
+    """
+    configs = [read_json(directory / name) for name in _OPTIONAL]
+    usual = {} if (directory / TOKENIZER).exists() else vocabulary_roles(directory)
+    found: dict[str, str] = {}
+    for name in _TOKEN_ROLES:
+        texts = (_content(config.get(name)) for config in configs)
+        text = next((text for text in texts if text is not None), None)
+        if text is None and not any(name in config for config in configs):
+            text = usual.get(name)
+        if text is not None:
+            found[name] = text
+    return found
+
+
+def _content(value: object) -> str | None:
+    text = value.get("content") if isinstance(value, dict) else value
+    return text if isinstance(text, str) else None
 
 
 def _hint(directory: Path) -> str:

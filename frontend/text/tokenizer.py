@@ -10,7 +10,7 @@ from typing import NamedTuple
 import msgspec
 
 from splitserve.engine_core.checkpoint.files import read_json
-from splitserve.engine_core.checkpoint.text_files import TOKENIZER, read_tokenizer_json
+from splitserve.engine_core.checkpoint.text_files import TOKENIZER, read_named_tokens, read_tokenizer_json
 from splitserve.engine_core.errors import ContextLengthError, InvalidRequestError, ModelLoadError
 from splitserve.frontend.text.chat.control_tokens import ControlEncoder
 from splitserve.frontend.text.decode_table import DecodeRules, Pieces, read_decode_rules
@@ -30,7 +30,6 @@ MAX_MERGES = 2**21
 _MAX_CHARS_AT_ONCE = 4096
 # Of the formats of one model's answers.
 _MAX_KEPT_SETS = 16
-_TOKEN_ROLES = tuple(f"{role}_token" for role in ("bos", "eos", "unk", "sep", "pad", "cls", "mask"))
 
 
 class TokenText(NamedTuple):
@@ -86,7 +85,7 @@ class Tokenizer:
         path = directory / TOKENIZER
         description = read_tokenizer_json(directory)
         self.config = read_json(directory / "tokenizer_config.json")
-        self.named_tokens = _named_tokens(self.config, read_json(directory / "special_tokens_map.json"))
+        self.named_tokens = read_named_tokens(directory)
         try:
             self._load(with_prefix_space(description, self.config))
         except (InvalidRequestError, msgspec.MsgspecError, ModelLoadError, UnicodeDecodeError) as error:
@@ -106,6 +105,8 @@ class Tokenizer:
         unknown = {self.named_tokens.get("unk_token"), parts.model.unk_token}
         if parts.model.unk_id is not None:
             unknown.add(self.raw.id_to_token(parts.model.unk_id))
+        # GPT-2's ends texts, too, and never stands for letters.
+        unknown -= {text for role, text in self.named_tokens.items() if role != "unk_token"}
         self.control_tokens = {t: i for t, i in self.special_tokens.items() if t not in unknown}
         has_unknown = has_unknown_pattern([parts.normalizer, parts.pre_tokenizer])
         self.max_chars_at_once = 0 if has_unknown else _MAX_CHARS_AT_ONCE
@@ -330,15 +331,3 @@ def _check_special_ids(raw: LibraryTokenizer, vocab_size: int) -> None:
     largest = max(raw.add_special_tokens_to(raw.encode("")), default=-1)
     if largest >= vocab_size:
         raise ModelLoadError(f"its post-processor adds the token id {largest}, which it does not have")
-
-
-def _named_tokens(*configs: dict[str, object]) -> dict[str, str]:
-    """Collect the special tokens with a role; a file gives each as a string or as an AddedToken object."""
-    found: dict[str, str] = {}
-    for name in _TOKEN_ROLES:
-        for config in configs:
-            value = config.get(name)
-            text = value.get("content") if isinstance(value, dict) else value
-            if isinstance(text, str):
-                found.setdefault(name, text)
-    return found

@@ -6,6 +6,7 @@ https://github.com/google/sentencepiece/blob/master/src/sentencepiece_model.prot
 
 from __future__ import annotations
 
+import math
 import struct
 from collections.abc import Iterator
 from enum import IntEnum
@@ -175,7 +176,7 @@ def _float(value: Value) -> float:
     if isinstance(value, int):
         return 0.0
     found: float = struct.unpack("<f", value)[0]
-    # NaN would put the merges into no order.
-    if found != found:
+    # NaN would put the merges into no order, and JSON has no infinity.
+    if not math.isfinite(found):
         raise ValueError("a score is not a number")
     return found

@@ -13,7 +13,7 @@ from splitserve.engine_core.checkpoint.sentencepiece.model_file import (
     SentencePieceModel,
     parse_model,
 )
-from splitserve.engine_core.checkpoint.tokenizer.beside import Beside, with_tokens
+from splitserve.engine_core.checkpoint.tokenizer.beside import Beside, Made, with_tokens
 from splitserve.engine_core.checkpoint.tokenizer.pieces import (
     SPACE,
     Kind,
@@ -61,13 +61,14 @@ _OTHERS = {
 class _Ids(NamedTuple):
     """Ids of pieces with a role, -1 for none."""
 
-    unknown: int
-    begin: int
-    end: int
+    unk: int
+    bos: int
+    eos: int
+    pad: int
 
 
-def make_from_pieces(files: tuple[bytes, ...], beside: Beside) -> Json:
-    """Return tokenizer.json of a model.
+def make_from_pieces(files: tuple[bytes, ...], beside: Beside) -> Made:
+    """Return what is made of a model.
 
     Args:
         files: the model's, alone.
@@ -80,10 +81,10 @@ def make_from_pieces(files: tuple[bytes, ...], beside: Beside) -> Json:
     name = _class_of(beside)
     _check(model, name, beside)
     pieces = list(map(Piece, model.pieces, model.scores, model.types))
-    ids = _Ids(model.unk_id, model.bos_id, model.eos_id)
+    ids = _Ids(model.unk_id, model.bos_id, model.eos_id, model.pad_id)
     if name == _XLM_ROBERTA:
         pieces, ids = _renumbered(pieces, beside)
-    if not 0 <= ids.unknown < len(pieces):
+    if not 0 <= ids.unk < len(pieces):
         raise beside.error("it has no unknown piece")
     sections = _sections(model, pieces, ids, beside)
     cut_out = _cut_out(model)
@@ -92,9 +93,13 @@ def make_from_pieces(files: tuple[bytes, ...], beside: Beside) -> Json:
     )
     described = sections["model"]
     assert isinstance(described, dict)
-    _with_names(described, vocab, ids.unknown, beside)
+    _with_names(described, vocab, ids.unk, beside)
     sections["post_processor"] = _frame(name, pieces, ids, vocab, beside)
-    return whole(added, sections)
+    names = {token_id: text for text, token_id in vocab.items()}
+    roles = {
+        f"{role}_token": names[token_id] for role, token_id in ids._asdict().items() if token_id in names
+    }
+    return Made(whole(added, sections), roles)
 
 
 def _class_of(beside: Beside) -> str:
@@ -145,7 +150,7 @@ def _renumbered(pieces: Sequence[Piece], beside: Beside) -> tuple[list[Piece], _
     found = [*first, unknown, *pieces[3:], Piece(names[4], 0.0, Kind.CONTROL)]
     if len({piece.text for piece in found}) != len(found):
         raise beside.error("it has the same piece twice")
-    return found, _Ids(unknown=3, begin=0, end=2)
+    return found, _Ids(unk=3, bos=0, eos=2, pad=1)
 
 
 def _sections(model: SentencePieceModel, pieces: list[Piece], ids: _Ids, beside: Beside) -> Json:
@@ -160,7 +165,7 @@ def _sections(model: SentencePieceModel, pieces: list[Piece], ids: _Ids, beside:
         cut_out=isolated,
     )
     if model.model_type == ModelType.UNIGRAM:
-        return {**preparing(preparation), "model": most_likely(pieces, ids.unknown)}
+        return {**preparing(preparation), "model": most_likely(pieces, ids.unk)}
     # Neither merged nor looked for as they are spelled.
     apart = set(_cut_out(model).values())
     kept = [
@@ -168,7 +173,7 @@ def _sections(model: SentencePieceModel, pieces: list[Piece], ids: _Ids, beside:
         for token_id, piece in enumerate(pieces)
     ]
     ranks = [-piece.score for piece in pieces]
-    unknown = pieces[ids.unknown].text
+    unknown = pieces[ids.unk].text
     return {**preparing(preparation), "model": merging(kept, ranks, unknown, whole=bool(isolated))}
 
 
@@ -230,9 +235,7 @@ def _frame(name: str, pieces: Sequence[Piece], ids: _Ids, vocab: dict[str, int],
     """Return what puts tokens around texts."""
     config = beside.config
     names = {token_id: text for text, token_id in vocab.items()}
-    begin, end = (
-        [names[token_id]] if 0 <= token_id < len(pieces) else [] for token_id in (ids.begin, ids.end)
-    )
+    begin, end = ([names[token_id]] if 0 <= token_id < len(pieces) else [] for token_id in (ids.bos, ids.eos))
     if name == _XLM_ROBERTA:
         single = [(begin[0], 0), (FIRST, 0), (end[0], 0)]
         return framed(None, (single, [*single, (end[0], 0), (SECOND, 0), (end[0], 0)]), vocab)

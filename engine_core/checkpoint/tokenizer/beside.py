@@ -19,6 +19,18 @@ _LISTS = ("additional_special_tokens", "extra_special_tokens")
 _SWITCHES = ("single_word", "lstrip", "rstrip", "normalized", "special")
 
 
+class Made(NamedTuple):
+    """What is made of a vocabulary.
+
+    Attributes:
+        description: tokenizer.json.
+        roles: texts of "bos_token" and the like, as the vocabulary or its class has them by itself.
+    """
+
+    description: Json
+    roles: dict[str, str]
+
+
 class Beside(NamedTuple):
     """The files beside a vocabulary, as texts, so that what is made of them can be kept.
 

@@ -7,10 +7,9 @@ import binascii
 
 import msgspec
 
-from splitserve.engine_core.checkpoint.tokenizer.beside import Beside, with_tokens
+from splitserve.engine_core.checkpoint.tokenizer.beside import Beside, Made, with_tokens
 from splitserve.engine_core.checkpoint.tokenizer.byte_pairs import missing_byte, ranked
 from splitserve.engine_core.checkpoint.tokenizer.sections import (
-    Json,
     added_token,
     around,
     framed,
@@ -23,6 +22,7 @@ from splitserve.engine_core.errors import ModelLoadError
 _MAX_TOKENS = 2**21
 _MAX_SPECIAL = 2**14
 _BOS = "<s>"
+_ROLES = {"bos_token": _BOS, "eos_token": "</s>", "unk_token": "<unk>", "pad_token": "<pad>"}
 
 
 class _Config(msgspec.Struct, frozen=True):
@@ -47,8 +47,8 @@ class _File(msgspec.Struct, frozen=True):
     special_tokens: list[_Special] | None = None
 
 
-def make_from_tekken(files: tuple[bytes, ...], beside: Beside) -> Json:
-    """Return tokenizer.json of a tekken.json.
+def make_from_tekken(files: tuple[bytes, ...], beside: Beside) -> Made:
+    """Return what is made of a tekken.json.
 
     Args:
         files: the vocabulary's, alone.
@@ -68,7 +68,8 @@ def make_from_tekken(files: tuple[bytes, ...], beside: Beside) -> Json:
     set_vocab(sections, vocab)
     begin = [_BOS] if _BOS in vocab and beside.config.boolean("add_bos_token", True) else []
     sections["post_processor"] = framed(sections["post_processor"], around(begin, []), vocab)
-    return whole(added, sections)
+    roles = {role: text for role, text in _ROLES.items() if text in vocab}
+    return Made(whole(added, sections), roles)
 
 
 def _special(file: _File, beside: Beside) -> list[str]:

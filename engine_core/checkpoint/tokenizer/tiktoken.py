@@ -9,14 +9,14 @@ from __future__ import annotations
 import base64
 import binascii
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
+from types import MappingProxyType
 from typing import NamedTuple
 
-from splitserve.engine_core.checkpoint.tokenizer.beside import Beside, with_tokens
+from splitserve.engine_core.checkpoint.tokenizer.beside import Beside, Made, with_tokens
 from splitserve.engine_core.checkpoint.tokenizer.byte_pairs import missing_byte, ranked
 from splitserve.engine_core.checkpoint.tokenizer.sections import (
-    Json,
     added_token,
     around,
     framed,
@@ -40,11 +40,13 @@ class _Model(NamedTuple):
         special: names of the special tokens behind the ranked ones, which it has if nothing beside it
             names others; takes the id of the first.
         begin: tokens that are put before texts.
+        roles: tokens for "eos_token" and the like.
     """
 
     split: Split
     special: Callable[[int], list[str]] = lambda _first: []
     begin: tuple[str, ...] = ()
+    roles: Mapping[str, str] = MappingProxyType({})
 
 
 def _of_qwen(_first: int) -> list[str]:
@@ -73,13 +75,18 @@ def _of_llama3(_first: int) -> list[str]:
     ]
 
 
-_QWEN = _Model(QWEN2, _of_qwen)
+_QWEN = _Model(QWEN2, _of_qwen, roles={"eos_token": "<|endoftext|>", "pad_token": "<|endoftext|>"})
 _BY_CLASS = {
     "QWenTokenizer": _QWEN,
-    "TikTokenTokenizer": _Model(KIMI, _of_kimi),
-    "ChatGLM4Tokenizer": _Model(LLAMA3, begin=("[gMASK]", "<sop>")),
+    "TikTokenTokenizer": _Model(KIMI, _of_kimi, roles={"bos_token": "[BOS]", "eos_token": "[EOS]"}),
+    "ChatGLM4Tokenizer": _Model(LLAMA3, begin=("[gMASK]", "<sop>"), roles={"eos_token": "<|endoftext|>"}),
 }
-_LLAMA3 = _Model(LLAMA3, _of_llama3, begin=("<|begin_of_text|>",))
+_LLAMA3 = _Model(
+    LLAMA3,
+    _of_llama3,
+    begin=("<|begin_of_text|>",),
+    roles={"bos_token": "<|begin_of_text|>", "eos_token": "<|end_of_text|>"},
+)
 _LLAMA3_CLASSES = ("", "PreTrainedTokenizer", "LlamaTokenizer")
 _LLAMA3_TYPES = ("", "llama", "mllama")
 
@@ -89,8 +96,8 @@ def is_tiktoken(data: bytes) -> bool:
     return _LINE.fullmatch(data[:_MAX_TOKEN_BYTES].partition(b"\n")[0].rstrip()) is not None
 
 
-def make_from_ranks(files: tuple[bytes, ...], beside: Beside) -> Json:
-    """Return tokenizer.json of a vocabulary.
+def make_from_ranks(files: tuple[bytes, ...], beside: Beside) -> Made:
+    """Return what is made of a vocabulary.
 
     Args:
         files: the vocabulary's, alone.
@@ -117,7 +124,8 @@ def make_from_ranks(files: tuple[bytes, ...], beside: Beside) -> Json:
         raise beside.error(f"nothing names the token {missing[0]}, which texts begin with")
     set_vocab(sections, vocab)
     sections["post_processor"] = framed(sections["post_processor"], around(begin, ()), vocab)
-    return whole(added, sections)
+    roles = {role: text for role, text in model.roles.items() if text in vocab}
+    return Made(whole(added, sections), roles)
 
 
 def _model(num_ranks: int, beside: Beside) -> _Model:

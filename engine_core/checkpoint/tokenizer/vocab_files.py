@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 
-from splitserve.engine_core.checkpoint.tokenizer.beside import Beside, with_tokens
+from splitserve.engine_core.checkpoint.tokenizer.beside import Beside, Made, with_tokens
 from splitserve.engine_core.checkpoint.tokenizer.byte_pairs import LETTERS
 from splitserve.engine_core.checkpoint.tokenizer.sections import (
     FIRST,
@@ -32,17 +32,26 @@ _MERGING_TYPES = {
     "starcoder2": _GPT2,
     **dict.fromkeys(("qwen2", "qwen2_moe", "qwen3", "qwen3_moe"), _QWEN2),
 }
-# Special tokens that a class has if nothing names others.
-_ENDS = ("<|endoftext|>",)
-_USUAL = {_ROBERTA: ("<s>", "<pad>", "</s>", "<unk>", "<mask>")}
+_END = "<|endoftext|>"
+# Tokens that a class has by itself.
+_USUAL: dict[str, dict[str, str]] = {
+    _GPT2: dict.fromkeys(("bos_token", "eos_token", "unk_token"), _END),
+    "GPTNeoXTokenizer": dict.fromkeys(("bos_token", "eos_token", "unk_token"), _END),
+    _QWEN2: dict.fromkeys(("eos_token", "unk_token", "pad_token"), _END),
+    _ROBERTA: {
+        **dict.fromkeys(("bos_token", "cls_token"), "<s>"),
+        **dict.fromkeys(("eos_token", "sep_token"), "</s>"),
+        **{"pad_token": "<pad>", "unk_token": "<unk>", "mask_token": "<mask>"},
+    },
+}
 _WORDS = ("BertTokenizer", "DistilBertTokenizer", "ElectraTokenizer")
 _WORD_TYPES = dict.fromkeys(("bert", "nomic_bert"), _WORDS[0])
 # Names of classes that say nothing.
 _VAGUE = ("", "PreTrainedTokenizer")
 
 
-def make_from_merges(files: tuple[bytes, ...], beside: Beside) -> Json:
-    """Return tokenizer.json of byte-level BPE.
+def make_from_merges(files: tuple[bytes, ...], beside: Beside) -> Made:
+    """Return what is made of byte-level BPE.
 
     Args:
         files: vocab.json and merges.txt.
@@ -64,15 +73,15 @@ def make_from_merges(files: tuple[bytes, ...], beside: Beside) -> Json:
         raise ModelLoadError(f"{beside.where} has no token for the letter {missing[0]!r}")
     adds_prefix = beside.config.boolean("add_prefix_space", False)
     sections = byte_level(split, vocab, merges, adds_prefix=adds_prefix)
-    present = [text for text in _USUAL.get(name, _ENDS) if text in vocab]
-    added, vocab = with_tokens(vocab, {}, beside.with_special(present))
+    roles = {role: text for role, text in _USUAL[name].items() if text in vocab}
+    added, vocab = with_tokens(vocab, {}, beside.with_special(list(roles.values())))
     set_vocab(sections, vocab)
     sections["post_processor"] = _merging_frame(name, sections["post_processor"], vocab, beside)
-    return whole(added, sections)
+    return Made(whole(added, sections), roles)
 
 
-def make_from_words(files: tuple[bytes, ...], beside: Beside) -> Json:
-    """Return tokenizer.json of BERT's words and parts of words.
+def make_from_words(files: tuple[bytes, ...], beside: Beside) -> Made:
+    """Return what is made of BERT's words and parts of words.
 
     Args:
         files: vocab.txt, alone.
@@ -117,7 +126,7 @@ def make_from_words(files: tuple[bytes, ...], beside: Beside) -> Json:
             "vocab": vocab,
         },
     }
-    return whole(added, sections)
+    return Made(whole(added, sections), {f"{role}_token": text for role, text in names.items()})
 
 
 def _class_of(beside: Beside, types: Mapping[str, str]) -> str:
@@ -135,7 +144,7 @@ def _merging_frame(name: str, inner: object, vocab: Mapping[str, int], beside: B
     ends = [
         [text] if beside.config.boolean(f"add_{role}_token", False) and text in vocab else []
         for role in ("bos", "eos")
-        for text in [beside.role(f"{role}_token", _ENDS[0])]
+        for text in [beside.role(f"{role}_token", _END)]
     ]
     return framed(inner, around(ends[0], ends[1]), vocab)
 

@@ -10,7 +10,7 @@ import pytest
 
 from splitserve.engine_core.errors import InvalidRequestError, ModelLoadError
 from splitserve.frontend.text.tokenizer import Tokenizer
-from tests.frontend.checkpoints import byte_level
+from tests.frontend.checkpoints import byte_level, write_checkpoint
 from tests.frontend.text.conftest import LibraryOf, TokenizerOf
 
 
@@ -129,6 +129,12 @@ def test_tables_are_made_once_for_each_set_of_kept_tokens(tokenizer_of: Tokenize
     assert all(state is not None for state in states)
     assert states[0].pieces is states[1].pieces
     assert states[0].pieces is not states[2].pieces
+
+
+def test_a_token_that_is_unknown_and_the_end_alike_is_kept_from_users(tmp_path: Path) -> None:
+    names: dict[str, object] = dict.fromkeys(("unk_token", "eos_token"), "<|endoftext|>")
+    tokenizer = Tokenizer(write_checkpoint(tmp_path, config=names))
+    assert "<|endoftext|>" in tokenizer.control_tokens
 
 
 def test_the_first_text_of_a_pair_may_be_empty(tokenizer_of: TokenizerOf) -> None:

@@ -130,6 +130,7 @@ PIECES = field(1, field(1, b"a")) + field(1, field(1, b"b"))
         (field(1, 3), "field 1 has the wrong type"),
         (field(1, field(1, b"\xff")), "is not a SentencePiece model"),
         (field(1, b"\x15\x00\x00\xc0\x7f"), "a score is not a number"),
+        (field(1, b"\x15\x00\x00\x80\x7f"), "a score is not a number"),
         (b"IQ== 0\nIg== 1\n", "a vocabulary of tiktoken that does not say how"),
     ],
     ids=str,

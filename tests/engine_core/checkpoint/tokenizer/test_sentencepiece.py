@@ -140,6 +140,14 @@ def test_tokens_with_a_role_but_without_an_id_get_the_next(tmp_path: Path) -> No
     assert tokenizer.decode(tokenizer.encode("<user> <pad>")) == "<user> <pad>"
 
 
+def test_the_models_own_tokens_have_its_roles_unless_the_config_says_otherwise(tmp_path: Path) -> None:
+    usual = {"bos_token": "<s>", "eos_token": "</s>", "unk_token": "<unk>"}
+    assert Tokenizer(folder(tmp_path, "bpe as Llama's")).named_tokens == usual
+    config = {"bos_token": None, "eos_token": "<end>"}
+    named = Tokenizer(folder(tmp_path, "bpe as Llama's", tokenizer_config=config)).named_tokens
+    assert named == {"eos_token": "<end>", "unk_token": "<unk>"}
+
+
 @pytest.mark.parametrize(
     ("file", "config", "words"),
     [

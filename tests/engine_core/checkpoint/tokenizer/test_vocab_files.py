@@ -144,6 +144,15 @@ def test_special_tokens_are_those_of_transformers(kind_of: KindOf, name: str) ->
     assert tokenizer.special_tokens == {token.content: i for i, token in added if token.special}
 
 
+@pytest.mark.parametrize("name", KINDS)
+def test_tokens_have_the_roles_that_transformers_gives_them(kind_of: KindOf, name: str) -> None:
+    tokenizer, reference = kind_of(name)
+    theirs = reference.special_tokens_map
+    assert {role: text for role, text in theirs.items() if text in tokenizer.added_tokens} == {
+        role: text for role, text in tokenizer.named_tokens.items() if text in tokenizer.added_tokens
+    }
+
+
 def lose(name: str) -> Callable[[Path], object]:
     return lambda folder: (folder / name).unlink()
 
