@@ -84,7 +84,7 @@ WORKER = {
     "batch": "attention device ops parallel",
     "layers": "attention device kv_cache ops parallel",
     "weights": "device layers ops",
-    "generic": "attention device kv_cache layers ops weights",
+    "generic": "attention device kv_cache layers ops parallel weights",
     "models": "attention config device generic kv_cache layers ops parallel weights",
     "grammar": "batch ops",
     "lora": "layers weights",

@@ -74,7 +74,7 @@ def _compute(
     )
     meta = AttentionMetadata(*(part.int() for part in layout))
     backend.begin_step(meta)
-    return model.forward(torch.cat(token_ids).int(), meta, caches).clone()
+    return model.states(torch.cat(token_ids).int(), meta, caches).clone()
 
 
 def _compute_by_library(model: TransformersModel, prompt: torch.Tensor) -> torch.Tensor:
@@ -84,9 +84,7 @@ def _compute_by_library(model: TransformersModel, prompt: torch.Tensor) -> torch
         for config in configs:
             config._attn_implementation = "eager"
         positions = torch.arange(len(prompt)).unsqueeze(0)
-        made = model.base(input_ids=prompt.unsqueeze(0), position_ids=positions, use_cache=False)
+        return model.run_base(prompt.unsqueeze(0), positions)
     finally:
         for config, name in zip(configs, names, strict=True):
             config._attn_implementation = name
-    hidden: torch.Tensor = made.last_hidden_state[0]
-    return hidden

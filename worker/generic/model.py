@@ -15,19 +15,17 @@ from transformers import PreTrainedModel
 from splitserve.engine_core.checkpoint.config.model_config import ModelConfig
 from splitserve.engine_core.errors import ConfigError
 from splitserve.worker.attention.metadata import AttentionMetadata
-from splitserve.worker.generic.attention import (
-    AttentionHook,
-    LayerAttention,
-    StepAttention,
-    UnsupportedAttentionError,
-)
+from splitserve.worker.generic.attention import AttentionHook, LayerAttention, StepAttention
 from splitserve.worker.generic.names import CheckpointNames
 from splitserve.worker.generic.native_ops import LargeOperations
+from splitserve.worker.generic.ranks.shares import LinearShares, OneRank, PlannedShares
+from splitserve.worker.generic.ranks.stages import StageLayers
 from splitserve.worker.generic.recorded_step import record
 from splitserve.worker.generic.replacement import Replacement
 from splitserve.worker.generic.rotation import StepRotation
-from splitserve.worker.generic.skeleton import compute_buffers, make_skeleton, refusal
+from splitserve.worker.generic.skeleton import compute_buffers, make_skeleton
 from splitserve.worker.generic.tracing import Launcher, StepTrace
+from splitserve.worker.generic.trial import try_out
 from splitserve.worker.kv_cache.layout import KVCache
 from splitserve.worker.layers.adapters.adapters import Adapters
 from splitserve.worker.layers.context import LayerContext
@@ -35,7 +33,6 @@ from splitserve.worker.ops.cpu import ops
 from splitserve.worker.ops.decode import Recording
 from splitserve.worker.weights.tied_head import has_own_head
 
-_TRIAL_TOKENS = 4
 # Their operations between the kernels take longer than looking for those that are worth all threads.
 _MANY_ROWS = 64
 # Taking rows out of tensors and putting them back is worth it below this part of a step.
@@ -47,21 +44,20 @@ class TransformersModel:
     """A causal language model of the transformers library; see models.base.Model.
 
     Args:
-        ctx: of a single rank.
+        ctx: of this rank.
         config: of the checkpoint.
 
     Attributes:
         base: the library's model without its head.
         hook: the attention that its layers call.
         has_logits: it has an output head.
-        sliding_windows: per layer, how many tokens a query sees, including itself; 0 for all.
+        sliding_windows: per layer of all stages, how many tokens a query sees, including itself; 0 for all.
 
     Raises:
         ModelLoadError: the library does not know it, or one of its layers asks for what is not computed here.
-        ConfigError: more than one rank, or a device other than the CPU.
+        ConfigError: the layers cannot be shared by these ranks, or the device is not the CPU.
     """
 
-    is_recordable = True
     adapters: Adapters | None = None
 
     def __init__(self, ctx: LayerContext, config: ModelConfig) -> None:
@@ -76,15 +72,21 @@ class TransformersModel:
         # The base model's own checkpoints omit its name, and tied heads may be there all the same.
         ctx.plan.optional_prefix = f"{model.base_model_prefix}."
         self._launch = launch = Launcher()
-        replacement = Replacement(ctx, model, CheckpointNames(config, model), launch)
+        whole = try_out(config, model, self.hook, config.num_layers)
+        shares = OneRank() if ctx.group is None else PlannedShares(ctx, config, model, whole[0])
+        self._stage = None if ctx.stage is None else StageLayers(ctx, config, model)
+        replacement = Replacement(ctx, model, CheckpointNames(config, model), launch, shares)
         # Where no logits are wanted, the config is said to be tied.
         self.has_logits = not config.tie_word_embeddings
         replacement.replace_vocabulary(
             has_head=self.has_logits,
             is_tied=_is_tied(config, model),
+            makes_logits=self._stage is None or self._stage.is_last,
         )
         replacement.replace_layers()
-        layers = _try_out(config, model, self.hook)
+        layers = whole
+        if ctx.group is not None or self._stage is not None:
+            layers = _try_part(config, model, self.hook, shares, self._stage)
         compute_buffers(model)
         self._steps = StepAttention(ctx.backend, layers, launch, dtype)
         self.hook.serve(self._steps)
@@ -94,10 +96,13 @@ class TransformersModel:
         setattr(model, model.base_model_prefix, self._hidden)
         self._with_head = model
         self.num_layers = len(layers)
-        self.sliding_windows = tuple(layer.scores.sliding_window for layer in layers)
+        self.sliding_windows = tuple(layer.scores.sliding_window for layer in whole)
         self.num_kv_heads, self.head_dim = layers[0].num_kv_heads, layers[0].head_dim
         self.num_params = ctx.plan.num_params
         self.workspace = ctx.workspace
+        self.is_recordable = ctx.stage is None and (ctx.group is None or ctx.group.can_be_captured)
+        # Elsewhere the head makes a part of them only, for the one that samples.
+        self._has_all_logits = ctx.is_first
 
     def forward(
         self,
@@ -105,16 +110,30 @@ class TransformersModel:
         meta: AttentionMetadata,
         kv_caches: Iterable[KVCache],
         outputs: torch.Tensor | None = None,
+    ) -> torch.Tensor | None:
+        """Return final hidden states [S, H], or None; see models.base.Model.forward."""
+        if self._stage is None or self._stage.is_last:
+            return self.states(token_ids, meta, kv_caches, outputs)
+        self.states(token_ids, meta, kv_caches)
+        return None
+
+    def states(
+        self,
+        token_ids: torch.Tensor,
+        meta: AttentionMetadata,
+        kv_caches: Iterable[KVCache],
+        outputs: torch.Tensor | None = None,
     ) -> torch.Tensor:
-        """Return final hidden states [S, H]; see models.base.Model.forward."""
+        """Return hidden states [S, H] behind the layers of this stage; see models.base.Model.forward."""
         wanted = outputs if outputs is not None and _FEW * len(outputs) <= len(token_ids) else None
         compute = partial(self._compute, token_ids, meta, list(kv_caches), wanted)
         hidden = self._run("final_hidden", compute, len(token_ids))
         return hidden if outputs is None else hidden[outputs]
 
-    def compute_logits(self, hidden: torch.Tensor) -> torch.Tensor:
+    def compute_logits(self, hidden: torch.Tensor) -> torch.Tensor | None:
         """Return fp32 logits [S, V]; see models.base.Model.compute_logits."""
-        return self._run("logits", partial(self._compute_logits, hidden), len(hidden))
+        logits = self._run("logits", partial(self._compute_logits, hidden), len(hidden))
+        return logits if self._has_all_logits else None
 
     def _run(self, role: str, compute: Callable[[], torch.Tensor], num_rows: int) -> torch.Tensor:
         """Return what a part of a step computes; if steps are recorded, in the buffer of that role."""
@@ -137,15 +156,30 @@ class TransformersModel:
         # A trace has every tensor whole.
         self._steps.begin(meta, kv_caches, wanted if self._launch.trace is None else None)
         positions = meta.positions.long().unsqueeze(0)
+        # Of one sequence, so that the library does not look for several in the positions.
+        mask = torch.ones(positions.shape, dtype=torch.bool)
         with self._rotation.step():
-            made = self.base(
-                input_ids=token_ids.long().unsqueeze(0),
-                position_ids=positions,
-                # Of one sequence, so that the library does not look for several in the positions.
-                attention_mask=torch.ones(positions.shape, dtype=torch.bool),
-                use_cache=False,
-            )
-        hidden: torch.Tensor = made.last_hidden_state[0]
+            return self.run_base(token_ids.long().unsqueeze(0), positions, mask)
+
+    def run_base(
+        self, token_ids: torch.Tensor, positions: torch.Tensor, mask: torch.Tensor | None = None
+    ) -> torch.Tensor:
+        """Run the library's modules, or those of this stage.
+
+        Args:
+            token_ids: int64 [1, T].
+            positions: of the tokens, int64 [1, T].
+            mask: bool [1, T], for its eyes; None for none.
+
+        Returns:
+            Hidden states [T, H].
+        """
+        run = partial(
+            self.base, input_ids=token_ids, position_ids=positions, attention_mask=mask, use_cache=False
+        )
+        if self._stage is not None:
+            return self._stage.run(run, token_ids.shape[1])
+        hidden: torch.Tensor = run().last_hidden_state[0]
         return hidden
 
     def _compute_logits(self, hidden: torch.Tensor) -> torch.Tensor:
@@ -185,13 +219,9 @@ class _Outputs:
 
 
 def _check_placement(ctx: LayerContext, config: ModelConfig) -> None:
-    served = f"{config.architecture} is served by the transformers backend, which runs on"
-    if ctx.group is not None or ctx.stage is not None:
-        raise ConfigError(
-            f"--tensor-parallel-size and --pipeline-parallel-size must be 1: {served} a single rank"
-        )
     if ctx.workspace.device.type != "cpu":
-        raise ConfigError(f"--device must be cpu: {served} CPUs only")
+        served = f"{config.architecture} is served by the transformers backend, which runs on CPUs only"
+        raise ConfigError(f"--device must be cpu: {served}")
 
 
 def _is_tied(config: ModelConfig, model: PreTrainedModel) -> bool:
@@ -202,33 +232,20 @@ def _is_tied(config: ModelConfig, model: PreTrainedModel) -> bool:
     return not has_own_head(Path(config.path), embedding, f"{model.base_model_prefix}.")
 
 
-def _try_out(config: ModelConfig, model: PreTrainedModel, hook: AttentionHook) -> list[LayerAttention]:
-    """Run the model on the meta device; return what its attention layers ask for, in their order."""
-    layers = hook.trial()
-    positions = torch.arange(_TRIAL_TOKENS, device="meta").unsqueeze(0)
-    try:
-        with torch.inference_mode():
-            model(
-                input_ids=torch.zeros_like(positions),
-                position_ids=positions,
-                attention_mask=torch.ones_like(positions, dtype=torch.bool),
-                use_cache=False,
-            )
-    except UnsupportedAttentionError as error:
-        raise refusal(config, error) from error
-    except Exception as error:
-        # Such as one whose frequencies depend on the longest sequence of a batch.
-        raise refusal(config, f"its layers look at values while they run ({error})") from error
-    if len(layers) != config.num_layers:
-        raise refusal(config, f"{len(layers)} of its {config.num_layers} layers have attention")
-    sizes = {layer[1:3] for layer in layers}
-    if len(sizes) != 1:
-        raise refusal(config, f"KV heads and head sizes differ between layers: {sorted(sizes)}")
-    _, num_kv_heads, head_dim, _ = layers[0]
-    if head_dim % 8 or head_dim > 256:
-        raise refusal(config, f"heads of {head_dim} elements; it must be a multiple of 8 up to 256")
-    if any(layer.num_heads % num_kv_heads for layer in layers):
-        raise refusal(config, f"{num_kv_heads} KV heads do not divide the query heads")
-    if model.base_model is model:
-        raise refusal(config, "its layers cannot be told from its head")
+def _try_part(
+    config: ModelConfig,
+    model: PreTrainedModel,
+    hook: AttentionHook,
+    shares: LinearShares,
+    stage: StageLayers | None,
+) -> list[LayerAttention]:
+    """Run this rank's part of the model on the meta device; return what its attention layers ask for."""
+    num_layers = config.num_layers if stage is None else len(stage.layers)
+    layers = try_out(
+        config, model, hook, num_layers, "do not fit together by the plan of the transformers library"
+    )
+    for layer in layers:
+        shares.check_attention(layer)
+    if stage is not None:
+        stage.check(config)
     return layers

@@ -18,6 +18,16 @@ from splitserve.worker.ops.interface import Kernels
 from splitserve.worker.ops.matrix import Matrix
 
 
+def check_width(x: torch.Tensor, size: int) -> None:
+    """Refuse what has another width in a trial on the meta device; kernels say so themselves.
+
+    Raises:
+        ValueError: x is not [..., size].
+    """
+    if x.is_meta and x.shape[-1] != size:
+        raise ValueError(f"a layer gets {x.shape[-1]} inputs instead of {size}")
+
+
 class PackedLinear(nn.Module):
     """x [..., K] -> [..., N].
 
@@ -46,6 +56,7 @@ class PackedLinear(nn.Module):
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """Return x W^T + b."""
+        check_width(x, self.in_features)
         return self._launch.rows(self._multiply, x, self.out_features, self._dtype)
 
     def _multiply(self, out: torch.Tensor, x: torch.Tensor) -> None:
@@ -88,16 +99,21 @@ class KernelNorm(nn.Module):
 
     Args:
         launch: runs kernels.
+        size: H.
         norm: function of out and x, both [T, H].
     """
 
-    def __init__(self, launch: Launcher, norm: Callable[[torch.Tensor, torch.Tensor], None]) -> None:
+    def __init__(
+        self, launch: Launcher, size: int, norm: Callable[[torch.Tensor, torch.Tensor], None]
+    ) -> None:
         super().__init__()
         self._launch = launch
+        self._size = size
         self._norm = norm
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """Return the norm of x."""
+        check_width(x, self._size)
         return self._launch.rows(self._norm, x)
 
 

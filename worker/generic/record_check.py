@@ -24,6 +24,8 @@ _RECORDED, _OTHER = (3, 11), (14, 6)
 @torch.inference_mode()
 def check_recording(model: TransformersModel, config: ModelConfig, backend: AttentionBackend) -> None:
     """Let a model be recorded if a replay has the bits of a step; else say why it is not."""
+    if not model.is_recordable:
+        return
     reason = "" if config.max_model_len < _BLOCK_SIZE else _difference(model, config, backend)
     if reason:
         model.is_recordable = False
@@ -75,8 +77,9 @@ class _Step:
 
 
 def _run(model: TransformersModel, step: _Step, caches: list[KVCache]) -> tuple[torch.Tensor, torch.Tensor]:
-    hidden = model.forward(step.token_ids, step.meta, caches)
-    return hidden, model.compute_logits(hidden) if model.has_logits else hidden
+    hidden = model.states(step.token_ids, step.meta, caches)
+    logits = model.compute_logits(hidden) if model.has_logits else None
+    return hidden, hidden if logits is None else logits
 
 
 def _are_same(found: torch.Tensor, expected: torch.Tensor) -> bool:

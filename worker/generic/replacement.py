@@ -14,14 +14,15 @@ from splitserve.worker.generic.modules import (
     KernelMlp,
     KernelNorm,
     ModuleParameter,
-    PackedEmbedding,
-    PackedLinear,
 )
 from splitserve.worker.generic.probes import activation_of, gated_mlp_of, gelu_form, rms_norm_of
+from splitserve.worker.generic.ranks.modules import make_embedding, make_head, make_linear
+from splitserve.worker.generic.ranks.shares import LinearShares
 from splitserve.worker.generic.tracing import Launcher
 from splitserve.worker.layers.context import LayerContext
 from splitserve.worker.layers.mlp import GatedMLP, MlpSpec
 from splitserve.worker.layers.parameter import DenseParameter, PackedParameter, Part
+from splitserve.worker.ops.matrix import VocabularyPart
 
 
 class Replacement:
@@ -32,44 +33,57 @@ class Replacement:
         model: on the meta device.
         stored: function from a parameter's name to that of its tensor in the checkpoint.
         launch: runs the kernels of our modules.
+        shares: which part of a layer this rank holds.
     """
 
     def __init__(
-        self, ctx: LayerContext, model: PreTrainedModel, stored: Callable[[str], str], launch: Launcher
+        self,
+        ctx: LayerContext,
+        model: PreTrainedModel,
+        stored: Callable[[str], str],
+        launch: Launcher,
+        shares: LinearShares,
     ) -> None:
         self._ctx = ctx
+        self._shares = shares
         self._launch = launch
         self._model = model
         self._stored = stored
 
-    def replace_vocabulary(self, *, has_head: bool, is_tied: bool) -> None:
+    def replace_vocabulary(self, *, has_head: bool, is_tied: bool, makes_logits: bool) -> None:
         """Replace embedding and output head.
 
         Args:
             has_head: logits are asked of the model.
             is_tied: the head's weight is the embedding's.
+            makes_logits: this is the stage that makes them.
         """
-        model, plan, ops = self._model, self._ctx.plan, self._ctx.ops
+        model, plan = self._model, self._ctx.plan
         embedding, head = model.get_input_embeddings(), model.get_output_embeddings()
         names = {module: name for name, module in model.named_modules()}
         shared: PackedParameter | None = None
         if type(embedding) is nn.Embedding:
             declare = plan.declare_head if has_head and is_tied else plan.declare_rows
-            shared = declare(self._stored(f"{names[embedding]}.weight"), _shape(embedding.weight))
-            self._put(names[embedding], PackedEmbedding(self._launch, ops, shared, self._ctx.workspace.dtype))
+            shape = _shape(embedding.weight)
+            rows = self._ctx.share(shape[0])
+            shared = declare(self._stored(f"{names[embedding]}.weight"), shape, rows)
+            part = VocabularyPart(rows.start, shape[0])
+            self._put(names[embedding], make_embedding(self._launch, self._ctx, shared, part))
         if head is None:
             return
-        if not has_head:
+        if not has_head or not makes_logits:
             self._put(names[head], nn.Identity())
             return
         source = names[embedding] if is_tied else names[head]
         weight = shared if is_tied else None
+        shape = _shape(head.weight)
+        rows = self._ctx.share(shape[0])
         if weight is None:
-            weight = plan.declare_head(self._stored(f"{source}.weight"), _shape(head.weight))
+            weight = plan.declare_head(self._stored(f"{source}.weight"), shape, rows)
         bias = None
         if head.bias is not None:
-            bias = self._vector(f"{names[head]}.bias", weight.shape[0])
-        self._put(names[head], PackedLinear(self._launch, self._ctx, weight, bias, torch.float32))
+            bias = self._vector(f"{names[head]}.bias", shape[0], rows)
+        self._put(names[head], make_head(self._launch, self._ctx, weight, bias, shape[0]))
 
     def replace_layers(self) -> None:
         """Replace what our kernels compute; weights of all other modules stay with these."""
@@ -98,14 +112,16 @@ class Replacement:
         form = gelu_form(activation_of(module))
         return None if form is None else KernelGelu(self._launch, self._ctx.ops, form)
 
-    def _linear(self, name: str, module: nn.Linear | Conv1D) -> PackedLinear:
+    def _linear(self, name: str, module: nn.Linear | Conv1D) -> nn.Module:
         stored = tuple(module.weight.shape)
         is_transposed = not isinstance(module, nn.Linear)
         num_outputs, num_inputs = reversed(stored) if is_transposed else stored
-        part = Part(self._stored(f"{name}.weight"), stored, transposed=is_transposed)
-        weight = self._ctx.plan.declare_linear((num_outputs, num_inputs), [part], may_change_order=True)
-        bias = None if module.bias is None else self._vector(f"{name}.bias", num_outputs)
-        return PackedLinear(self._launch, self._ctx, weight, bias)
+        share = self._shares(name, (num_outputs, num_inputs))
+        part = Part(self._stored(f"{name}.weight"), stored, 0, is_transposed, share.outputs, share.inputs)
+        own = len(part.taken_outputs), len(part.taken_inputs)
+        weight = self._ctx.plan.declare_linear(own, [part], may_change_order=True)
+        bias = None if module.bias is None else self._vector(f"{name}.bias", num_outputs, share.outputs)
+        return make_linear(self._launch, self._ctx, (weight, bias), (num_outputs, num_inputs), share)
 
     def _layer_norm(self, name: str, module: nn.LayerNorm) -> nn.Module | None:
         if len(module.normalized_shape) != 1 or not module.elementwise_affine:
@@ -116,11 +132,13 @@ class Replacement:
             dtype = self._ctx.workspace.dtype
             zeros = self._ctx.plan.declare_table(lambda: torch.zeros(size, dtype=dtype))
             return KernelNorm(
-                self._launch, lambda out, x: ops.layer_norm(out, x, weight.tensor, zeros.tensor, module.eps)
+                self._launch,
+                size,
+                lambda out, x: ops.layer_norm(out, x, weight.tensor, zeros.tensor, module.eps),
             )
         bias = self._vector(f"{name}.bias", size)
         return KernelNorm(
-            self._launch, lambda out, x: ops.layer_norm(out, x, weight.tensor, bias.tensor, module.eps)
+            self._launch, size, lambda out, x: ops.layer_norm(out, x, weight.tensor, bias.tensor, module.eps)
         )
 
     def _rms_norm(self, name: str, module: nn.Module) -> nn.Module | None:
@@ -128,9 +146,10 @@ class Replacement:
         if kind is None:
             return None
         (parameter,) = module.parameters()
-        weight, ops = self._vector(f"{name}.weight", len(parameter)), self._ctx.ops
+        size, ops = len(parameter), self._ctx.ops
+        weight = self._vector(f"{name}.weight", size)
         return KernelNorm(
-            self._launch, lambda out, x: ops.rms_norm(out, x, weight.tensor, kind.eps, kind.offset)
+            self._launch, size, lambda out, x: ops.rms_norm(out, x, weight.tensor, kind.eps, kind.offset)
         )
 
     def _mlp(self, name: str, module: nn.Module) -> nn.Module | None:
@@ -139,13 +158,15 @@ class Replacement:
         if kind is None or self._stored(f"{name}.{kind.outer}.weight") != f"{name}.{kind.outer}.weight":
             return None
         outer = getattr(module, kind.outer)
+        self._shares.check_units(f"{name}.{kind.outer}", outer.in_features)
         spec = MlpSpec(
             outer.out_features, outer.in_features, kind.inner, kind.outer, bias=outer.bias is not None
         )
         return KernelMlp(self._launch, GatedMLP(self._ctx, name, spec, kind.activation))
 
-    def _vector(self, name: str, size: int) -> DenseParameter:
-        return self._ctx.plan.declare_vector(size, [Part(self._stored(name), (size,))])
+    def _vector(self, name: str, size: int, taken: range | None = None) -> DenseParameter:
+        part = Part(self._stored(name), (size,), outputs=taken)
+        return self._ctx.plan.declare_vector(part.num_rows, [part])
 
     def _holds(self, name: str, module: nn.Module) -> bool:
         try:

@@ -66,6 +66,11 @@ class WeightPlan:
         return iter(self._parameters)
 
     @property
+    def linear_form(self) -> WeightForm:
+        """In which matrices of attention and MLPs are kept, unless the checkpoint has them in another."""
+        return self._forms.linear
+
+    @property
     def num_elements(self) -> int:
         """Number of elements this rank holds."""
         return sum(parameter.num_elements for parameter in self._parameters)

@@ -13,7 +13,7 @@ def build(ctx: LayerContext, config: ModelConfig) -> Model:
 
     Raises:
         ModelLoadError: the library does not know it, or one of its layers asks for what is not computed here.
-        ConfigError: more than one rank, or a device other than the CPU.
+        ConfigError: the layers cannot be shared by these ranks, or the device is not the CPU.
     """
     from splitserve.worker.generic.model import TransformersModel
 

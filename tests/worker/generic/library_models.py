@@ -42,7 +42,7 @@ SERVED: dict[str, dict[str, object]] = {
     "codegen": {**_GPT, "rotary_dim": 8},
     "cwm": {**_WINDOWS, "head_dim": 16},
     "ernie4_5": {"head_dim": 16},
-    "exaone4": {**_WINDOWS, "sliding_window_pattern": 2},
+    "exaone4": {**_WINDOWS, "sliding_window_pattern": 2, "num_hidden_layers": 3},
     "gemma": {"head_dim": 16},
     "gpt_bigcode": _GPT,
     "gpt_neox": {},
@@ -59,12 +59,13 @@ SERVED: dict[str, dict[str, object]] = {
     "olmo": {},
     "opt": _OPT,
     "persimmon": {},
-    "phi": {},
+    "phi": {"intermediate_size": 128},
     "stablelm": {},
     "vaultgemma": {**_WINDOWS, "head_dim": 16},
     # Native layers exist, and the library's are asked for.
     "gemma2": {**_WINDOWS, "head_dim": 16},
     "llama": {},
+    "olmo2": {},
     "qwen3": {"head_dim": 16},
 }
 

@@ -4,24 +4,17 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from types import SimpleNamespace
-from typing import cast
 
 import pytest
 import torch
 from torch import nn
 
-from splitserve.engine_core.errors import ConfigError, ModelLoadError
+from splitserve.engine_core.errors import ModelLoadError
 from splitserve.worker.attention.cpu import CpuAttention
-from splitserve.worker.device.cpu import CpuDevice
 from splitserve.worker.generic.attention import UnsupportedAttentionError, window_of
 from splitserve.worker.generic.check import check_agreement
 from splitserve.worker.generic.model import TransformersModel
 from splitserve.worker.generic.probes import RmsNorm, activation_of, gated_mlp_of, rms_norm_of
-from splitserve.worker.models.placement import Placement
-from splitserve.worker.models.registry import load_model
-from splitserve.worker.parallel.group import RankGroup
-from splitserve.worker.parallel.mesh import Mesh
 from tests.checkpoints import VOCAB_SIZE
 from tests.worker.generic.library_models import write_checkpoint
 from tests.worker.models.driver import Driver
@@ -117,14 +110,6 @@ def test_code_of_a_checkpoint_is_not_run(tmp_path: Path) -> None:
     (path / "modeling_own.py").write_text(f"open({str(tmp_path / 'ran')!r}, 'w').close()\n")
     Driver(path)
     assert not (tmp_path / "ran").exists()
-
-
-def test_several_ranks_are_refused(tmp_path: Path) -> None:
-    driver = Driver(write_checkpoint("gpt_neox", tmp_path / "model"))
-    group = cast(RankGroup, SimpleNamespace(rank=0, size=2))
-    placement = Placement(CpuDevice(), CpuAttention(), Mesh(group=group))
-    with pytest.raises(ConfigError, match="must be 1"):
-        load_model(driver.config, torch.float32, placement, lambda loaded, total: None)
 
 
 def test_layers_that_mix_tokens_of_requests_are_noticed(tmp_path: Path) -> None:

@@ -62,9 +62,11 @@ def make_both(ranks: RankPool) -> MakeBoth:
         num_stages: int = 1,
         num_adapters: int = 0,
         splits_experts: bool = False,
+        model_impl: str = "auto",
     ) -> Both:
         config = WorkerConfig(
             model=str(path),
+            model_impl=model_impl,
             quantization=quantization,
             num_threads=1,
             max_num_seqs=6,

@@ -94,11 +94,12 @@ def _serve(commands: Connection) -> None:
 
 
 class RankPool:
-    """Processes, made from one that has torch loaded already; a model takes as many as it has ranks."""
+    """Processes, made from one that has the libraries loaded; a model takes as many as it has ranks."""
 
     def __init__(self, folder: Path, size: int) -> None:
         context = multiprocessing.get_context("forkserver")
-        context.set_forkserver_preload(["splitserve.worker.worker", "splitserve.worker.parallel.distributed"])
+        rooms = ("worker", "parallel.distributed", "generic.model")
+        context.set_forkserver_preload([f"splitserve.worker.{room}" for room in rooms])
         self._rendezvous = (f"file://{folder}/{number}" for number in itertools.count())
         self._processes: list[BaseProcess] = []
         self._links: list[Connection] = []

@@ -82,7 +82,14 @@ def test_every_architecture_ends_alike(
     case: str, num_ranks: int, ranks: RankPool, checkpoints: CheckpointCache
 ) -> None:
     spec = CASES.get(case) or CheckpointSpec("gpt2", {"n_embd": 96, "n_head": 6, "n_inner": 72})
-    config = config_of(checkpoints.get(dataclasses.replace(spec, dtype=torch.bfloat16)), num_ranks)
+    assert_ends_alike(
+        ranks, config_of(checkpoints.get(dataclasses.replace(spec, dtype=torch.bfloat16)), num_ranks)
+    )
+
+
+def assert_ends_alike(ranks: RankPool, config: WorkerConfig) -> None:
+    """Recorded steps and others give the same tokens, and bits of their logprobs, on all ranks."""
+    num_ranks = config.tensor_parallel_size
     jobs = decoding_jobs(random.Random(7), VOCAB_SIZE, featured=0.3)
     ended = []
     for enforce_eager in (True, False):

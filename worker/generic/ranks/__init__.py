@@ -1,0 +1,1 @@
+"""Decoders of the transformers library over several ranks."""
