@@ -1,11 +1,11 @@
 """What do adapters cost a step? Rows with adapters beside the same rows without, on one worker, in turns.
 
-    python -m benchmarks.lora --model DIR [--adapters 16] [--rank 16] [--rows 32] [--threads 2] [--rounds 5]
+    python -m benchmarks.lora --model DIR [--adapters 16] [--rank 16] [--rows 32] [--targets q_proj,v_proj]
 
-Adapters have random numbers in every linear layer that may have any; row i uses adapter i modulo their
-number. Three kinds of steps: "base" is a worker that has no adapters at all, "beside" one that has them while
-no row uses one, "adapters" with one per row. The ratio is that of the base's CPU time to theirs, so 0.85
-means 85 % of its throughput; CPU time is that of the whole process.
+Adapters have random numbers in every linear layer that may have any, or in those of --targets; row i uses
+adapter i modulo their number. Three kinds of steps: "base" is a worker that has no adapters at all, "beside"
+one that has them while no row uses one, "adapters" with one per row. The ratio is that of the base's CPU time
+to theirs, so 0.85 means 85 % of its throughput; CPU time is that of the whole process.
 """
 
 from __future__ import annotations
@@ -42,26 +42,47 @@ class Times(NamedTuple):
     cpu_s: float
 
 
-def write_adapters(worker: Worker, count: int, rank: int, folder: Path) -> list[Path]:
-    """Write adapters of random numbers for all layers of a worker's model."""
+class AdapterSpec(NamedTuple):
+    """What the adapters are like.
+
+    Attributes:
+        number: of them.
+        rank: of each layer.
+        targets: last names of the layers, separated by commas; "all" for all.
+    """
+
+    number: int
+    rank: int
+    targets: str = "all"
+
+    def has(self, layer: str) -> bool:
+        """Return whether adapters change a layer."""
+        return self.targets == "all" or layer.rpartition(".")[2] in self.targets.split(",")
+
+
+def write_adapters(worker: Worker, spec: AdapterSpec, folder: Path) -> list[Path]:
+    """Write adapters of random numbers for layers of a worker's model."""
     import torch
     from safetensors.torch import save_file
 
     assert worker.loaded is not None
     assert worker.loaded.model.adapters is not None
     written = []
-    for number in range(count):
+    layers = {name: each for name, each in worker.loaded.model.adapters.layers.items() if spec.has(name)}
+    if not layers:
+        raise SystemExit(f"--targets: the model has no layer {spec.targets}")
+    for number in range(spec.number):
         tensors = {}
-        for name, layer in worker.loaded.model.adapters.layers.items():
+        for name, layer in layers.items():
             shape = layer.shape
             start = f"base_model.model.{name}.lora_"
-            tensors[f"{start}A.weight"] = torch.randn(rank, shape.in_features) * 0.02
-            tensors[f"{start}B.weight"] = torch.randn(shape.out_features, rank) * 0.02
+            tensors[f"{start}A.weight"] = torch.randn(spec.rank, shape.in_features) * 0.02
+            tensors[f"{start}B.weight"] = torch.randn(shape.out_features, spec.rank) * 0.02
         path = folder / str(number)
         path.mkdir()
         save_file(tensors, path / "adapter_model.safetensors")
         (path / "adapter_config.json").write_text(
-            json.dumps({"peft_type": "LORA", "r": rank, "lora_alpha": 2 * rank})
+            json.dumps({"peft_type": "LORA", "r": spec.rank, "lora_alpha": 2 * spec.rank})
         )
         written.append(path)
     return written
@@ -78,7 +99,8 @@ class Bench:
     def __init__(self, flags: argparse.Namespace, folder: Path) -> None:
         self._flags = flags
         self._base, self._adapted = self._worker(0), self._worker(flags.adapters)
-        for slot, path in enumerate(write_adapters(self._adapted, flags.adapters, flags.rank, folder)):
+        spec = AdapterSpec(flags.adapters, flags.rank, flags.targets)
+        for slot, path in enumerate(write_adapters(self._adapted, spec, folder)):
             answer = self._adapted.load_adapter(LoadAdapter(slot, slot, str(path)))
             if answer.error:
                 raise SystemExit(answer.error)
@@ -153,6 +175,7 @@ def parse_options(args: Sequence[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--threads", type=int, default=0, help="0: all cores this process may use")
     parser.add_argument("--adapters", type=int, default=16)
     parser.add_argument("--rank", type=int, default=16)
+    parser.add_argument("--targets", default="all", help="last names of layers, or all")
     parser.add_argument("--rows", type=int, default=32)
     parser.add_argument("--prompt", type=int, default=64, help="tokens of each prompt")
     parser.add_argument("--steps", type=int, default=20, help="decode steps of a round")
