@@ -90,7 +90,7 @@ class _Scenario:
             faults += [ScriptedFault(FaultKind.OUT_OF_MEMORY, step) for step in steps]
         # Of the first group, and of those behind it, the widest first.
         window = chance.randint(1, 24) if chance.random() < 0.25 else 0
-        num_window_groups = chance.choice([0, 0, 0, 1, 2, 3])
+        num_window_groups = chance.choice([0, 0, 0, 0, 1, 2, 3])
         widths = [chance.randint(1, window or 24) for _ in range(num_window_groups)]
         # Often alike, as those of models are.
         widths = [widths[i - i % chance.choice([1, 2])] for i in range(num_window_groups)]
