@@ -56,13 +56,14 @@ class TilePanel {
     if constexpr (has_group_scales(Format::kFormat)) weights.set_group(groups.all->depth);
     const int64_t passes = ceil_div(x.count, kPassRows<Format>), rows = ceil_div(x.count, passes);
     const int64_t steps = ceil_div(x.depth, step_depth()),
-                  stretches = passes > 1 ? ceil_div(steps, TileInput<Format>::kStretch) : 1;
+                  most = TileInput<Format>::kStretch * kMaxDepth / step_depth(),
+                  stretches = passes > 1 ? ceil_div(steps, most) : 1;
     int64_t stretch = ceil_div(steps, stretches);
     // Of whole groups.
     if constexpr (kIsGrouped)
       stretch = ceil_div(stretch, weights.steps_per_group()) * weights.steps_per_group();
     shape(rows);
-    weights.begin(panel, x.depth, passes > 1 ? kStretchSteps : kStepsAtOnce);
+    weights.begin(panel, x.depth, passes > 1 ? kStretchSteps * kMaxDepth / step_depth() : kStepsAtOnce);
     for (int64_t first = 0; first < steps; first += stretch) {
       const int64_t end = first + stretch < steps ? first + stretch : steps;
       for (int64_t pass = 0; pass < passes; ++pass) {
@@ -84,7 +85,7 @@ class TilePanel {
   // Of weights that are multiplied with by one pass: the one being prepared and the one in use.
   static constexpr int64_t kStepsAtOnce = 2, kStepsAhead = 1;
   // How many groups later the sums of a group are scaled.
-  static constexpr int64_t kGroupsBehind = 7, kGroupsKept = 8;
+  static constexpr int64_t kGroupsBehind = 3, kGroupsKept = 4;
   static constexpr bool kIsGrouped = kScalesGroups<Format>;
   static constexpr int64_t kElementBytes = sizeof(Element), kMaxDepth = TileInput<Format>::kDepth;
   static constexpr int kTop = 4, kBottom = 5, kLeft = 6, kRight = 7;  // registers of rows and of weights
@@ -113,7 +114,8 @@ class TilePanel {
     TileShapes shapes;
     shapes.set<0, 1>(top, kTileRowBytes);
     shapes.set<kTop>(top, kElementBytes * shaped_depth);
-    shapes.set<2, 3, kBottom>(bottom, kTileRowBytes);
+    shapes.set<2, 3>(kIsGrouped ? top : bottom, kTileRowBytes);
+    shapes.set<kBottom>(bottom, kTileRowBytes);
     shapes.set<kLeft, kRight>(kElementBytes * shaped_depth / 4, kTileRowBytes);
     shapes.use();
   }
@@ -179,13 +181,15 @@ class TilePanel {
   }
 
   // Sums of a group go through memory, so that they can be scaled. That happens while tiles sum up later
-  // groups: a load waits until what a tile has stored there has reached the cache.
+  // groups: a load waits until what a tile has stored there has reached the cache. Groups take turns with two
+  // pairs of registers, so that one is stored while the next one is summed up.
   template <int kRows>
   [[gnu::noinline]] void add_groups(const Stretch& work, const PanelScales& groups) {
     start_preparing(work);
     Vec totals[kRows][kPanelVecs] = {};
     if (work.first_step > 0) std::memcpy(totals, work.sums, sizeof totals);
-    const int64_t group_steps = weights.steps_per_group(), first_group = work.first_step / group_steps;
+    const int64_t group_steps = weights.steps_per_group(), first = work.first_step / group_steps,
+                  end = ceil_div(work.end_step, group_steps);
     const auto add_scaled = [&](int64_t group) __attribute__((always_inline)) {
       const float* part = parts[group % kGroupsKept];
       weights.add_group(
@@ -194,37 +198,47 @@ class TilePanel {
               __attribute__((always_inline)) { return load(part + i * kPanelCols + v * kLanes); },
           totals);
     };
-    int64_t group = first_group;
-    for (int64_t step = work.first_step; step < work.end_step; ++step) {
-      const int64_t place = step - group * group_steps;
-      add_to_group(work, step, place == 0);
-      if (place + 1 < group_steps && step + 1 < work.end_step) continue;
-      float* const part = parts[group % kGroupsKept];
-      tile_store<0>(part, kPanelCols * 4);
-      tile_store<1>(part + kTileSize, kPanelCols * 4);
-      if (group - first_group >= kGroupsBehind) add_scaled(group - kGroupsBehind);
-      ++group;
+    for (int64_t group = first; group < end; ++group) {
+      group % 2 == 0 ? sum_up<0, 2>(work, group, group > first) : sum_up<2, 0>(work, group, group > first);
+      if (group - first >= kGroupsBehind) add_scaled(group - kGroupsBehind);
     }
-    int64_t left = group - kGroupsBehind;
-    if (left < first_group) left = first_group;
-    for (; left < group; ++left) add_scaled(left);
+    end % 2 == 0 ? store_sums<2, 2>(end - 1) : store_sums<0, 2>(end - 1);
+    for (int64_t group = end - first > kGroupsBehind ? end - kGroupsBehind : first; group < end; ++group)
+      add_scaled(group);
     std::memcpy(work.sums, totals, sizeof totals);
   }
 
-  // A step of a group, whose tiles are empty before the first one.
-  SPLITSERVE_INLINE void add_to_group(const Stretch& work, int64_t step, bool is_first) {
-    prepare_ahead(work, step);
-    const Inputs inputs = inputs_of(work, step);
-    tile_load<kLeft>(weights.step(step), kTileWeightStride);
-    tile_load<kTop>(inputs.data, inputs.stride * kElementBytes);
-    work.fetch_quarter(step, 0);
-    if (is_first) tile_zero<0>(), tile_zero<1>();
-    tile_multiply<0, kTop, kLeft>();
-    tile_load<kRight>(weights.step(step) + kTileRowBytes, kTileWeightStride);
-    work.fetch_quarter(step, 1);
-    tile_multiply<1, kTop, kRight>();
-    work.fetch_quarter(step, 2);
-    work.fetch_quarter(step, 3);
+  // The sums of a group in registers kSum and kSum + 1, which are zero before; those of the last group are
+  // stored meanwhile.
+  template <int kSum, int kLast>
+  SPLITSERVE_INLINE void sum_up(const Stretch& work, int64_t group, bool stores_last) {
+    const int64_t group_steps = weights.steps_per_group(), first = group * group_steps,
+                  whole_end = first + group_steps,
+                  end = whole_end < work.end_step ? whole_end : work.end_step;
+    for (int64_t step = first; step < end; ++step) {
+      prepare_ahead(work, step);
+      const Inputs inputs = inputs_of(work, step);
+      tile_load<kLeft>(weights.step(step), kTileWeightStride);
+      tile_load<kTop>(inputs.data, inputs.stride * kElementBytes);
+      work.fetch_quarter(step, 0);
+      tile_multiply<kSum, kTop, kLeft>();
+      if (step == first && stores_last) store_sums<kLast, 1>(group - 1);
+      tile_load<kRight>(weights.step(step) + kTileRowBytes, kTileWeightStride);
+      work.fetch_quarter(step, 1);
+      tile_multiply<kSum + 1, kTop, kRight>();
+      if (step == first && stores_last) store_sums<kLast + 1, 1>(group - 1);
+      work.fetch_quarter(step, 2);
+      work.fetch_quarter(step, 3);
+    }
+  }
+
+  // One or both of a group's registers, an even one and the next. To zero them before the next product would
+  // make it wait for the last one.
+  template <int kSum, int kCount>
+  SPLITSERVE_INLINE void store_sums(int64_t group) {
+    tile_store<kSum>(parts[group % kGroupsKept] + kSum % 2 * kTileSize, kPanelCols * 4);
+    tile_zero<kSum>();
+    if constexpr (kCount > 1) store_sums<kSum + 1, kCount - 1>(group);
   }
 
   // Calls fn(inputs, stride, step) for every step.

@@ -4,6 +4,7 @@
 
 #include "cpu/amx.h"
 #include "cpu/panel_tile.h"
+#include "cpu/unpack_int8.h"
 
 #if defined(__AMX_BF16__)
 
@@ -86,7 +87,7 @@ class TileWeights<Int8DotWeights> {
   const char* packed;
 };
 
-// In a buffer of the last `kept` steps.
+// In a buffer of the last `kept` steps, a power of two.
 template <typename Format>
 class UnpackedWeights {
  public:
@@ -96,35 +97,19 @@ class UnpackedWeights {
     depth = panel_depth;
     mask = kept - 1;
   }
-  const char* step(int64_t step) const { return unpacked + (step & mask) * kTileStepBytes; }
+  const char* step(int64_t step) const { return unpacked + (step & mask) * step_bytes; }
 
  protected:
-  char* buffer(int64_t step) { return unpacked + (step & mask) * kTileStepBytes; }
+  char* buffer(int64_t step) { return unpacked + (step & mask) * step_bytes; }
 
   const char* packed;
   int64_t depth;
+  int64_t step_bytes = kTileStepBytes;
 
  private:
   int64_t mask;
   alignas(64) char unpacked[kStretchSteps * kTileStepBytes];
 };
-
-// As Int8Weights::load, by look-ups of 64 bytes, which Intel's processors make in one operation instead of
-// three. From 64 to 127 the exponent is always the same, so the lower byte is twice the magnitude.
-SPLITSERVE_INLINE void unpack_int8(const char* codes_of_panel, int64_t pair, char* out) {
-  constexpr int kUpperByte = 0x42;
-  const __m512i codes = _mm512_loadu_si512(codes_of_panel + pair * Int8Weights::kStepBytes);
-  const __m512i magnitudes = _mm512_abs_epi8(codes), twice = _mm512_add_epi8(magnitudes, magnitudes);
-  const __mmask64 is_below = ~_mm512_movepi8_mask(twice);
-  const __m512i low =
-      _mm512_mask_permutexvar_epi8(twice, is_below, magnitudes, _mm512_load_si512(kMagnitudeBytes.low));
-  const __m512i upper = _mm512_mask_permutexvar_epi8(_mm512_set1_epi8(kUpperByte), is_below, magnitudes,
-                                                     _mm512_load_si512(kMagnitudeBytes.high));
-  const __m512i high = with_signs(upper, codes, magnitudes);
-  char* const to = out + pair * kTileWeightStride;
-  _mm512_store_si512(to, _mm512_unpacklo_epi8(low, high));
-  _mm512_store_si512(to + kTileRowBytes, _mm512_unpackhi_epi8(low, high));
-}
 
 // A pair of inputs of any format of 8 bits.
 template <typename Format>
@@ -136,7 +121,7 @@ SPLITSERVE_INLINE void unpack_bytes(const char* codes, int64_t pair, char* out) 
       std::memcpy(out + pair * kTileWeightStride + v * kTileRowBytes, &weights, sizeof weights);
     }
   } else {
-    unpack_int8(codes, pair, out);
+    unpack_int8(codes + pair * Int8Weights::kStepBytes, out + pair * kTileWeightStride);
   }
 }
 
@@ -233,6 +218,7 @@ class TileWeights<Format> : public UnpackedWeights<Format> {
   void set_group(int64_t group_depth) {
     step_depth = group_depth < kTileDepth ? group_depth : kTileDepth;
     group_steps = group_depth / step_depth;
+    this->step_bytes = step_depth * kPanelCols * 2;
   }
 
   SPLITSERVE_INLINE void prepare(int64_t step, const StepAhead& ahead) {

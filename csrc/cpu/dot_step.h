@@ -31,6 +31,7 @@ SPLITSERVE_INLINE uint32_t load_pair(const BFloat16* p) {
 template <>
 struct DotStep<BFloat16> {
   using Operand = __m512bh;
+  static constexpr bool kIsFloat = false;
   static constexpr int kPair = 2;
   static constexpr int kSize = 2 * kLanes;
   SPLITSERVE_INLINE static Operand load(const BFloat16* p) {
@@ -51,6 +52,7 @@ struct DotStep<BFloat16> {
   struct Operand {
     Vec even, odd;
   };
+  static constexpr bool kIsFloat = true;
   static constexpr int kPair = 2;
   static constexpr int kSize = 2 * kLanes;
   SPLITSERVE_INLINE static Operand split(UintVec pairs) {

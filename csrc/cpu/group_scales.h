@@ -14,6 +14,10 @@ struct GroupScales {
   bool has_offsets;
 
   [[gnu::always_inline]] int64_t stride() const { return (has_offsets ? 2 : 1) * kPanelCols; }
+  // The group of an input; `depth` is a power of two.
+  [[gnu::always_inline]] int64_t of_input(int64_t input) const {
+    return input >> __builtin_ctzll(static_cast<uint64_t>(depth));
+  }
   [[gnu::always_inline]] const float* of_panel(int64_t panel) const {
     return scales + panel * count * stride();
   }

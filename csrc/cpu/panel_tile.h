@@ -182,6 +182,11 @@ struct PanelScales {
       : scales(groups.of_panel(panel)),
         row_sums(groups.row_sums == nullptr ? nullptr : groups.row_sums + row * groups.count),
         all(&groups) {}
+
+  // Those of the group that half a unit of inputs is in.
+  SPLITSERVE_INLINE const float* of_half(int64_t half) const {
+    return scales + all->of_input(half * kHalfDepth) * all->stride();
+  }
 };
 
 // sums[i][v] += part(i, v) * scale + row_sum(i) * offset, of one group.
@@ -208,7 +213,7 @@ SPLITSERVE_INLINE void add_group(const PanelScales& groups, int64_t group, const
 
 // Groups of any size with scales beside them, in the same way.
 template <typename Format, int kRows, int kLines>
-  requires(has_group_scales(Format::kFormat))
+  requires(has_group_scales(Format::kFormat) && !kScalesWeights<Format>)
 struct PanelTile<Format, kRows, kLines> {
   using X = BFloat16;
   using Sums = Vec[kRows][kPanelVecs];
@@ -268,6 +273,46 @@ struct PanelTile<Format, kRows, kLines> {
     asm volatile("" : "+m"(sums));
     add_group<Format>(
         groups, group, [&part](int i, int v) __attribute__((always_inline)) { return part[i][v]; }, sums);
+  }
+};
+
+// The same where weights are scaled before they are multiplied: there is one sum of all groups.
+template <typename Format, int kRows, int kLines>
+  requires(kScalesWeights<Format>)
+struct PanelTile<Format, kRows, kLines> {
+  using X = BFloat16;
+  using Sums = Vec[kRows][kPanelVecs];
+
+  SPLITSERVE_INLINE static void run(const Rows<X, kRows>& x, const char* panel, const char* ahead,
+                                    const PanelScales& groups, Sums& sums) {
+    groups.all->has_offsets ? add_groups<true>(x, panel, ahead, groups, sums)
+                            : add_groups<false>(x, panel, ahead, groups, sums);
+  }
+
+ private:
+  template <bool kHasOffsets>
+  SPLITSERVE_INLINE static void add_groups(const Rows<X, kRows>& x, const char* panel, const char* ahead,
+                                           const PanelScales& groups, Sums& sums) {
+    const int64_t whole = x.depth / kHalfDepth;
+    int64_t half = 0;
+    for (; half < whole; ++half) {
+      fetch<kLines / 2>(ahead, half);
+      const float* own = groups.of_half(half);
+#pragma GCC unroll 8
+      for (int j = 0; j < kHalfPairs; ++j)
+        add_products<X>(sums, pair_of<kHasOffsets>(panel, half, j, own), x.pair(half * kHalfDepth + 2 * j));
+    }
+    const float* own = groups.of_half(half);
+    for (int64_t k = half * kHalfDepth; k < x.depth; k += 2)
+      add_products<X>(sums, pair_of<kHasOffsets>(panel, half, k % kHalfDepth / 2, own), x.last(k));
+  }
+
+  template <bool kHasOffsets>
+  SPLITSERVE_INLINE static auto pair_of(const char* panel, int64_t half, int j, const float* scales) {
+    const char* start = panel + half * Format::kHalfBytes;
+    return [start, j, scales](int v) __attribute__((always_inline)) {
+      return scaled<Format, kHasOffsets>(Format::operand(start, v, j), scales, v);
+    };
   }
 };
 

@@ -1,4 +1,4 @@
-// A buffer of each thread that grows.
+// Buffers of each thread that grow.
 #include "cpu/scratch.h"
 
 #include <cstdlib>
@@ -20,20 +20,26 @@ struct Buffer {
   int64_t bytes = 0;
 };
 
-thread_local Buffer t_buffer;
+thread_local Buffer t_call, t_task;
 
-}  // namespace
-
-void* scratch(int64_t bytes) {
-  Buffer& buffer = t_buffer;
+void* grown(Buffer& buffer, int64_t bytes) {
   if (bytes <= buffer.bytes) return buffer.memory.get();
   buffer.bytes = 0;
   buffer.memory.reset();
   const int64_t rounded = (bytes + kLine - 1) / kLine * kLine;
   buffer.memory.reset(std::aligned_alloc(kLine, static_cast<size_t>(rounded)));
-  if (buffer.memory == nullptr) TVM_FFI_THROW(RuntimeError) << "no memory for " << bytes << " bytes";
-  buffer.bytes = rounded;
+  if (buffer.memory != nullptr) buffer.bytes = rounded;
   return buffer.memory.get();
 }
+
+}  // namespace
+
+void* scratch(int64_t bytes) {
+  void* const memory = grown(t_call, bytes);
+  if (memory == nullptr && bytes > 0) TVM_FFI_THROW(RuntimeError) << "no memory for " << bytes << " bytes";
+  return memory;
+}
+
+void* task_scratch(int64_t bytes) { return grown(t_task, bytes); }
 
 }  // namespace splitserve

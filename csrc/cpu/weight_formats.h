@@ -96,6 +96,18 @@ struct Int8Weights {
     sums[0] = _mm512_permutex2var_ps(low, first, high);
     sums[1] = _mm512_permutex2var_ps(low, second, high);
   }
+#elif defined(__AVX2__) && !defined(__AVX512F__)
+  // Bytes plus 128 in the lowest bits of 2^23 are floats; conversions would need the units that multiply.
+  SPLITSERVE_INLINE static DotStep<X>::Operand load(const char* step, int vec) {
+    const __m256i codes = _mm256_broadcastsi128_si256(
+        _mm_loadu_si128(reinterpret_cast<const __m128i*>(step + vec * kLanes * 2)));
+    const auto number = [codes](__m256i places) __attribute__((always_inline)) {
+      const __m256i bits = _mm256_shuffle_epi8(codes, places) ^ _mm256_set1_epi32(0x4b000080);
+      return reinterpret_cast<Vec>(bits) - (0x1p23f + 128);
+    };
+    const __m256i even = _mm256_setr_epi32(~0xff, ~0xfd, ~0xfb, ~0xf9, ~0xf7, ~0xf5, ~0xf3, ~0xf1);
+    return {number(even), number(_mm256_add_epi32(even, _mm256_set1_epi32(1)))};
+  }
 #else
   SPLITSERVE_INLINE static DotStep<X>::Operand load(const char* step, int vec) {
     typedef int16_t ShortVec __attribute__((vector_size(kLanes * 2)));
@@ -331,5 +343,26 @@ struct Int4GroupWeights {
     return __builtin_convertvector(reinterpret_cast<IntVec>(code & 15u), Vec);
   }
 };
+
+// Where floats are multiplied, codes of 8 bits in groups are scaled before: once for all rows of a batch,
+// where sums of groups would be scaled for each. For codes of 4 bits, whose single rows do not wait for
+// memory, that costs more than it gains.
+template <typename Format>
+inline constexpr bool kScalesWeights =
+    DotStep<BFloat16>::kIsFloat &&
+    (Format::kFormat == WeightFormat::kInt8Groups || Format::kFormat == WeightFormat::kFp8Groups);
+
+// A pair of weights of a group from their codes, where floats are multiplied; offsets, if it has them, follow
+// its scales. The product is exact.
+template <typename Format, bool kHasOffsets, typename Operand>
+SPLITSERVE_INLINE Operand scaled(const Operand& codes, const float* scales, int vec) {
+  const Vec scale = Format::columns(scales, vec);
+  if constexpr (kHasOffsets) {
+    const Vec offset = Format::columns(scales + kPanelCols, vec);
+    return {fma(codes.even, scale, offset), fma(codes.odd, scale, offset)};
+  } else {
+    return {codes.even * scale, codes.odd * scale};
+  }
+}
 
 }  // namespace splitserve::SPLITSERVE_ISA

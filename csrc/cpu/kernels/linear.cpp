@@ -4,7 +4,7 @@
 
 #include "common/experts.h"
 #include "cpu/group_sums.h"
-#include "cpu/linear_floats.h"
+#include "cpu/linear_decoded.h"
 #include "cpu/linear_rows.h"
 #include "cpu/linear_tiles.h"
 #include "cpu/parallel.h"
@@ -111,6 +111,7 @@ void run_experts(const ExpertLinearParams& p) {
 // The same with the sums of inputs that offsets are multiplied with, valid until the thread's next call.
 template <typename Format>
 LinearParams with_row_sums(LinearParams p) {
+  if (kScalesWeights<Format>) return p;
   if (!p.groups.has_offsets && Format::kZero == 0) return p;
   float* sums = static_cast<float*>(scratch(p.rows * p.groups.count * static_cast<int64_t>(sizeof(float))));
   sum_groups(p, sums);

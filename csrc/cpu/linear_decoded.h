@@ -1,0 +1,393 @@
+// Blocks of rows against panels of a linear layer, in vector registers, for many rows: weights are decoded
+// once for all rows of a block, a stretch of inputs at a time. They become bfloat16 on processors that
+// multiply it, else floats, and so do the rows.
+//
+// Every lane of the sums walks the inputs from their start, in groups if they are scaled in groups, as in
+// panel_tile.h: the bits are the same.
+#pragma once
+
+#include <type_traits>
+
+#include "cpu/linear_rows.h"
+#include "cpu/scratch.h"
+#include "cpu/unpack_int8.h"
+
+#if !defined(__AMX_BF16__)
+
+namespace splitserve::SPLITSERVE_ISA {
+namespace {
+
+#if defined(__AVX512BF16__)
+using Decoded = BFloat16;
+#else
+using Decoded = float;
+#endif
+// Inputs that one step multiplies.
+inline constexpr int64_t kStepInputs = DotStep<Decoded>::kPair;
+
+// Inputs of a stretch: whole groups, whose weights stay in the L1 cache.
+inline constexpr int64_t kStretchInputs = 128;
+static_assert(kStretchInputs % kLargestGroup == 0);
+inline constexpr int64_t kDecodedBlockRows = 256;
+// Rows and registers of outputs whose sums stay in registers.
+inline constexpr int kDecodedRows = kLanes == 16 ? 12 : 6, kDecodedVecs = 2;
+inline constexpr int64_t kDecodedCols = kDecodedVecs * kLanes;
+
+// Rows as they are multiplied, and how far they are apart.
+struct DecodedRows {
+  const Decoded* data;
+  int64_t stride;
+
+  SPLITSERVE_INLINE DecodedRows from(int64_t row, int64_t input) const {
+    return {data + row * stride + input, stride};
+  }
+};
+
+// Groups of a stretch.
+struct DecodedGroups {
+  const float (*scales)[2][kPanelCols];  // scales and offsets
+  const float* row_sums;                 // of the first row and group, or nullptr
+  int64_t row_stride;                    // of row_sums
+  int64_t steps;                         // of a group
+};
+
+// sums += x . weights [steps, 32], of kDecodedCols outputs.
+template <int kRows>
+SPLITSERVE_INLINE void add_steps(Vec (&sums)[kRows][kDecodedVecs], const DecodedRows& x,
+                                 const Decoded* weights, int64_t steps) {
+  using Step = DotStep<Decoded>;
+  for (int64_t step = 0; step < steps; ++step, weights += kStepInputs * kPanelCols) {
+    const typename Step::Operand first = Step::load(weights), second = Step::load(weights + Step::kSize);
+#pragma GCC unroll 16
+    for (int i = 0; i < kRows; ++i) {
+      const typename Step::Operand input = Step::broadcast(x.data + i * x.stride + step * kStepInputs);
+      sums[i][0] = Step::accumulate(sums[i][0], input, first);
+      sums[i][1] = Step::accumulate(sums[i][1], input, second);
+    }
+  }
+}
+
+// totals [kRows, 32] += x . weights, or = if they are the first ones.
+template <int kRows>
+[[gnu::noinline]] void multiply_decoded(float* totals, const DecodedRows& x, const Decoded* weights,
+                                        int64_t steps, bool is_first) {
+  Vec sums[kRows][kDecodedVecs] = {};
+  if (!is_first) {
+#pragma GCC unroll 16
+    for (int i = 0; i < kRows; ++i) {
+      for (int v = 0; v < kDecodedVecs; ++v) sums[i][v] = load(totals + i * kPanelCols + v * kLanes);
+    }
+  }
+  add_steps(sums, x, weights, steps);
+#pragma GCC unroll 16
+  for (int i = 0; i < kRows; ++i) {
+    for (int v = 0; v < kDecodedVecs; ++v) store(totals + i * kPanelCols + v * kLanes, sums[i][v]);
+  }
+}
+
+// totals [kRows, 32] += part * scale + row_sum * offset, of each group in turn; `col` is the first output.
+template <int kRows>
+[[gnu::noinline]] void multiply_groups(float* totals, DecodedRows x, const Decoded* weights, int64_t steps,
+                                       DecodedGroups groups, int64_t col) {
+  for (int64_t left = steps; left > 0; left -= groups.steps) {
+    Vec sums[kRows][kDecodedVecs] = {};
+    add_steps(sums, x, weights, left < groups.steps ? left : groups.steps);
+#pragma GCC unroll 2
+    for (int v = 0; v < kDecodedVecs; ++v) {
+      const Vec scale = load(groups.scales[0][0] + col + v * kLanes);
+#pragma GCC unroll 16
+      for (int i = 0; i < kRows; ++i) {
+        float* const total = totals + i * kPanelCols + v * kLanes;
+        Vec sum = fma(sums[i][v], scale, load(total));
+        if (groups.row_sums != nullptr) {
+          const Vec row_sum = broadcast(groups.row_sums[i * groups.row_stride]);
+          sum = fma(row_sum, load(groups.scales[0][1] + col + v * kLanes), sum);
+        }
+        store(total, sum);
+      }
+    }
+    x.data += groups.steps * kStepInputs;
+    weights += groups.steps * kStepInputs * kPanelCols;
+    ++groups.scales;
+    if (groups.row_sums != nullptr) ++groups.row_sums;
+  }
+}
+
+// Calls fn with `rows` as a constant, which is at most kRows.
+template <int kRows = kDecodedRows, typename Fn>
+SPLITSERVE_INLINE void with_rows(int64_t rows, const Fn& fn) {
+  if (rows == kRows) return fn(std::integral_constant<int, kRows>{});
+  if constexpr (kRows > 1) with_rows<kRows - 1>(rows, fn);
+}
+
+template <typename Format>
+inline constexpr bool kIsFloat = std::is_same_v<typename Format::X, float>;
+template <typename Format>
+inline constexpr bool kSumsGroups =
+    (is_grouped(Format::kFormat) || has_group_scales(Format::kFormat)) && !kScalesWeights<Format>;
+
+// The weights of a stretch of a panel.
+template <typename Format>
+class DecodedWeights {
+ public:
+  // Inputs [first, first + depth) of a panel, [steps, 32]. Meanwhile as many bytes are fetched from `ahead`
+  // on.
+  const Decoded* decode(const LinearParams& p, int64_t panel, int64_t first, int64_t depth,
+                        const char* ahead) {
+    const char* const packed = panel_of<Format>(p, panel);
+    if constexpr (kIsFloat<Format>) {
+      return reinterpret_cast<const Decoded*>(packed) + first * kPanelCols;
+    } else if constexpr (kScalesWeights<Format>) {
+      p.groups.has_offsets ? decode_scaled<true>(p.groups, panel, packed, first, depth, ahead)
+                           : decode_scaled<false>(p.groups, panel, packed, first, depth, ahead);
+#if defined(__AVX512BF16__)
+    } else if constexpr (kIsInt8) {
+      each_pair(first, depth, ahead, [&](int64_t pair, Decoded* to) __attribute__((always_inline)) {
+        unpack_int8(packed + pair * Format::kStepBytes, to);
+      });
+#endif
+    } else {
+      decode_pairs(first, depth, ahead, [&](int64_t pair, int v) __attribute__((always_inline)) {
+        return operand_of(packed, pair, v);
+      });
+    }
+    return weights;
+  }
+
+ private:
+  static constexpr bool kIsInt8 =
+      Format::kFormat == WeightFormat::kInt8 || Format::kFormat == WeightFormat::kInt8Groups;
+  static constexpr int64_t kPairBytes = panel_bytes(Format::kFormat, kStretchInputs) / (kStretchInputs / 2);
+
+  // weight(pair, v) is a pair of inputs of a panel in a register of outputs.
+  template <typename Weight>
+  SPLITSERVE_INLINE void decode_pairs(int64_t first, int64_t depth, const char* ahead, const Weight& weight) {
+    each_pair(first, depth, ahead, [&](int64_t pair, Decoded* to) __attribute__((always_inline)) {
+#pragma GCC unroll 8
+      for (int v = 0; v < kPanelVecs; ++v) store_pair(to, v, weight(pair, v));
+    });
+  }
+
+  // Calls fn(pair, to) for the pairs of a stretch.
+  template <typename Fn>
+  SPLITSERVE_INLINE void each_pair(int64_t first, int64_t depth, const char* ahead, const Fn& fn) {
+    int64_t fetched = 0;
+    for (int64_t pair = 0; pair < ceil_div(depth, 2); ++pair) {
+      for (; fetched < (pair + 1) * kPairBytes; fetched += 64) __builtin_prefetch(ahead + fetched);
+      fn(first / 2 + pair, weights + 2 * pair * kPanelCols);
+    }
+  }
+
+  template <bool kHasOffsets>
+  void decode_scaled(const GroupScales& groups, int64_t panel, const char* packed, int64_t first,
+                     int64_t depth, const char* ahead) {
+    const float* const scales = groups.of_panel(panel);
+    decode_pairs(first, depth, ahead, [&](int64_t pair, int v) __attribute__((always_inline)) {
+      const float* own = scales + groups.of_input(2 * pair) * groups.stride();
+      return scaled<Format, kHasOffsets>(operand_of(packed, pair, v), own, v);
+    });
+  }
+
+  // The weights of pair `pair` of a panel, in a register of outputs.
+  SPLITSERVE_INLINE static auto operand_of(const char* panel, int64_t pair, int v) {
+    if constexpr (is_grouped(Format::kFormat)) {
+      constexpr int64_t kPairs = kGroupDepth / 2, kBlockPairs = kBlockDepth / 2;
+      const char* codes = panel + pair / kPairs * Format::kUnitBytes + Format::kScaleBytes;
+      const int64_t place = pair % kPairs;
+      return Format::decode(Format::load(codes + place / kBlockPairs * kBlockBytes, v),
+                            static_cast<int>(place % kBlockPairs));
+    } else if constexpr (has_group_scales(Format::kFormat)) {
+      return Format::operand(panel + pair / kHalfPairs * Format::kHalfBytes, v,
+                             static_cast<int>(pair % kHalfPairs));
+    } else {
+      return Format::load(panel + pair * Format::kStepBytes, v);
+    }
+  }
+
+  SPLITSERVE_INLINE static void store_pair(Decoded* to, int v, const DotStep<BFloat16>::Operand& pair) {
+#if defined(__AVX512BF16__)
+    std::memcpy(to + 2 * v * kLanes, &pair, sizeof pair);
+#else
+    store(to + v * kLanes, pair.even);
+    store(to + kPanelCols + v * kLanes, pair.odd);
+#endif
+  }
+
+  alignas(64) Decoded weights[kIsFloat<Format> ? 1 : kStretchInputs * kPanelCols];
+};
+
+// Rows of a block as they are multiplied; belongs to a thread and its part of the tasks.
+template <typename X>
+class BlockInputs {
+ public:
+  // They are converted if they are others than those of the last call. No data if there is no memory for
+  // them.
+  DecodedRows rows_of(const LinearParams& p, int64_t row, int64_t row_end) {
+    const X* const x = static_cast<const X*>(p.x) + row * p.x_stride;
+    if constexpr (std::is_same_v<X, Decoded>) {
+      if (p.depth % kStepInputs == 0) return {x, p.x_stride};
+    }
+    if (x != first || row_end - row != count) convert(x, p.x_stride, row_end - row, p.depth);
+    return rows;
+  }
+
+ private:
+  // What lies beyond the last input of a pair is zero.
+  void convert(const X* x, int64_t x_stride, int64_t num_rows, int64_t depth) {
+    first = x, count = num_rows;
+    const int64_t stride = ceil_div(depth, kLanes) * kLanes;
+    Decoded* const own =
+        static_cast<Decoded*>(task_scratch(num_rows * stride * static_cast<int64_t>(sizeof(Decoded))));
+    for (int64_t i = 0; own != nullptr && i < num_rows; ++i) {
+      for (int64_t k = 0; k < depth; k += kLanes)
+        store(own + i * stride + k, load_up_to(x + i * x_stride + k, depth - k));
+    }
+    rows = {own, stride};
+  }
+
+  const X* first = nullptr;
+  int64_t count = 0;
+  DecodedRows rows{};
+};
+
+// Multiplies blocks of rows with panels; belongs to a thread and its part of the tasks.
+template <typename Format>
+class DecodedPanel {
+ public:
+  using X = typename Format::X;
+
+  // Returns false, and does nothing, if there is no memory for the rows.
+  bool multiply(const LinearParams& p, int64_t row, int64_t row_end, const Panels& panels) {
+    const int64_t rows = row_end - row, passes = ceil_div(rows, kDecodedRows);
+    const DecodedRows x = inputs.rows_of(p, row, row_end);
+    if (x.data == nullptr) return false;
+    const char* const panel = panel_of<Format>(p, panels.current);
+    if constexpr (kSumsGroups<Format>)
+      std::memset(sums, 0, static_cast<size_t>(rows * kPanelCols) * sizeof(float));
+    for (int64_t first = 0; first < p.depth; first += kStretchInputs) {
+      const int64_t left = p.depth - first, depth = left < kStretchInputs ? left : kStretchInputs;
+      const char* const ahead = left > kStretchInputs
+                                    ? panel + panel_bytes(Format::kFormat, first + kStretchInputs)
+                                    : panel_of<Format>(p, panels.next);
+      const Decoded* own = weights.decode(p, panels.current, first, depth, ahead);
+      if constexpr (kSumsGroups<Format>) load_scales(p, panels.current, first, depth);
+      for (int64_t pass = 0; pass < passes; ++pass) {
+        const int64_t begin = rows * pass / passes, end = rows * (pass + 1) / passes;
+        add(p, {row + begin, end - begin, first, depth}, x.from(begin, first), own,
+            sums + begin * kPanelCols);
+      }
+    }
+    write(p, row, rows, panels.current * kPanelCols);
+    return true;
+  }
+
+ private:
+  static constexpr int64_t kMaxGroups = kStretchInputs / kSmallestGroup;
+
+  // Rows of a call, and inputs of them.
+  struct Pass {
+    int64_t row, rows, first, depth;
+  };
+
+  static int64_t group_depth(const LinearParams& p) {
+    return has_group_scales(Format::kFormat) ? p.groups.depth : kGroupDepth;
+  }
+
+  // Those of a stretch.
+  void load_scales(const LinearParams& p, int64_t panel, int64_t first, int64_t depth) {
+    const int64_t size = group_depth(p);
+    for (int64_t group = 0; group < ceil_div(depth, size); ++group) {
+      for (int v = 0; v < kPanelVecs; ++v) {
+        float* const to = scales[group][0] + v * kLanes;
+        if constexpr (is_grouped(Format::kFormat)) {
+          store(to,
+                Format::scale(panel_of<Format>(p, panel) + (first / size + group) * Format::kUnitBytes, v));
+        } else {
+          const float* own = p.groups.of_panel(panel) + (first / size + group) * p.groups.stride();
+          const Vec scale = Format::columns(own, v);
+          store(to, scale);
+          store(scales[group][1] + v * kLanes,
+                p.groups.has_offsets ? Format::columns(own + kPanelCols, v) : scale * -Format::kZero);
+        }
+      }
+    }
+  }
+
+  void add(const LinearParams& p, const Pass& pass, const DecodedRows& x, const Decoded* own,
+           float* total) const {
+    // What lies beyond the last input of a pair is zero.
+    const int64_t steps = kIsFloat<Format> ? pass.depth : ceil_div(pass.depth, 2) * 2 / kStepInputs;
+    for (int64_t col = 0; col < kPanelCols; col += kDecodedCols) {
+      with_rows(pass.rows, [&](auto num_rows) {
+        if constexpr (kSumsGroups<Format>) {
+          multiply_groups<num_rows>(total + col, x, own + col * kStepInputs, steps, groups_of(p, pass), col);
+        } else {
+          multiply_decoded<num_rows>(total + col, x, own + col * kStepInputs, steps, pass.first == 0);
+        }
+      });
+    }
+  }
+
+  DecodedGroups groups_of(const LinearParams& p, const Pass& pass) const {
+    const int64_t size = group_depth(p);
+    const float* row_sums = p.groups.row_sums;
+    if (row_sums != nullptr) row_sums += pass.row * p.groups.count + pass.first / size;
+    return {scales, row_sums, p.groups.count, size / kStepInputs};
+  }
+
+  void write(const LinearParams& p, int64_t row, int64_t rows, int64_t col) {
+    if constexpr (requires(Vec(&own)[kPanelVecs]) { Format::put_in_order(own); }) {
+      for (int64_t i = 0; i < rows; ++i) {
+        Vec own[kPanelVecs];
+        std::memcpy(own, sums + i * kPanelCols, sizeof own);
+        Format::put_in_order(own);
+        std::memcpy(sums + i * kPanelCols, own, sizeof own);
+      }
+    }
+    if constexpr (!kIsFloat<Format>) {
+      if (col + kPanelCols <= p.cols) {
+        return p.out_dtype == DType::kFloat32 ? write_rows<float>(p, row, rows, col, sums)
+                                              : write_rows<BFloat16>(p, row, rows, col, sums);
+      }
+    }
+    write_columns<X>(p, row, rows, col, sums);
+  }
+
+  BlockInputs<X> inputs;
+  DecodedWeights<Format> weights;
+  alignas(64) float scales[kMaxGroups][2][kPanelCols];
+  alignas(64) float sums[kDecodedBlockRows * kPanelCols];
+};
+
+// Weights that are multiplied as they lie in memory stay there, and activations that become int8 are exact.
+template <typename Format>
+inline constexpr bool kIsDecoded =
+    Format::kFormat != WeightFormat::kInt8Dot &&
+    (std::is_same_v<Decoded, float> || (!kIsFloat<Format> && Format::kFormat != WeightFormat::kBFloat16));
+
+template <typename Format>
+  requires(kIsDecoded<Format>)
+struct BlockRows<Format> {
+  static constexpr int64_t kLeastRows = 4 * kDecodedRows, kMostRows = kDecodedBlockRows,
+                           kBytes = kRowBlockBytes;
+  // Weights that are read or converted a few times cost less than a way through memory.
+  static constexpr bool kIsPlain = kIsFloat<Format> || Format::kFormat == WeightFormat::kBFloat16;
+#if defined(__AVX512BF16__)
+  static constexpr int64_t kFewRows = 2 * Format::kMaxRows;
+#else
+  static constexpr int64_t kFewRows = (kIsPlain ? 2 : 1) * Format::kMaxRows;
+#endif
+
+  void multiply(const LinearParams& p, int64_t row, int64_t row_end, const Panels& panels) {
+    if (row_end - row > kFewRows && decoded.multiply(p, row, row_end, panels)) return;
+    panel_rows<Format>(p, row, row_end, panels);
+  }
+
+ private:
+  DecodedPanel<Format> decoded;
+};
+
+}  // namespace
+}  // namespace splitserve::SPLITSERVE_ISA
+
+#endif
