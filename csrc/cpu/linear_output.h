@@ -79,7 +79,7 @@ class PanelWriter {
         streams_(is_streamed(p) && reinterpret_cast<uintptr_t>(out_) % kLineBytes == 0 &&
                  stride_ * kOutBytes % kLineBytes == 0) {}
 
-  static bool is_streamed(const LinearParams& p) {
+  static bool is_streamed([[maybe_unused]] const LinearParams& p) {
 #if defined(__AVX512F__)
     return p.rows * p.cols * kOutBytes >= kStreamedBytes;
 #else
