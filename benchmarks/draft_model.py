@@ -1,6 +1,6 @@
-"""What does a draft model or head gain? Processor time per token of streams, with and without, in turns.
+"""What does a drafter gain? Processor time per token of streams, with and without, in turns.
 
-    python -m benchmarks.draft_model --draft DIR [--method eagle3] [--model DIR] [--streams N] [--tokens N]
+    python -m benchmarks.draft_model --method METHOD [--draft DIR] [--model DIR] [--streams N] [--tokens N]
                                      [--drafts K] [--turns N] [--temperature T] [--threads N] [--questions]
 
 Scheduler and worker run in this process; the streams make up conversations as the demo model does, or answer
@@ -28,6 +28,7 @@ from splitserve.engine_core.ipc.codec import pack_int32, unpack_int32, unpack_in
 from splitserve.engine_core.ipc.messages import AddRequest, EngineStats
 from splitserve.engine_core.ipc.worker_messages import KVCacheReady, ModelRunnerOutput, WorkerReady
 from splitserve.engine_core.sequence_sampling import SequenceSampling
+from splitserve.engine_core.settings.speculation import METHODS
 from splitserve.worker.config import WorkerConfig
 from splitserve.worker.worker import Worker
 from training.corpus import conversations
@@ -37,6 +38,7 @@ BLOCK_SIZE = 16
 # "<|im_start|>user\n" of the demo model.
 PROMPT = [1, 280, 202]
 FRONTEND = b"benchmark"
+WITH_MODEL = ("draft_model", "eagle3")
 
 
 class Turn(NamedTuple):
@@ -55,19 +57,19 @@ class Server:
 
     Args:
         options: see the module.
-        draft: directory of the draft model; "" for none.
+        method: who drafts; "" for nobody.
     """
 
-    def __init__(self, options: argparse.Namespace, draft: str) -> None:
-        asked = {"method": options.method, "num_speculative_tokens": options.drafts}
+    def __init__(self, options: argparse.Namespace, method: str) -> None:
+        asked = {"method": method, "num_speculative_tokens": options.drafts}
         config = WorkerConfig(
             model=str(options.model),
             num_threads=options.threads,
             max_num_seqs=options.streams,
             max_num_batched_tokens=512,
             max_model_len=1024,
-            speculative_model=draft,
-            speculative_config=json.dumps(asked) if draft else "",
+            speculative_model=str(options.draft) if method in WITH_MODEL else "",
+            speculative_config=json.dumps(asked) if method else "",
         )
         self._options = options
         self._executor = InprocExecutor(Worker(config))
@@ -84,7 +86,7 @@ class Server:
             max_model_len=1024,
             block_size=BLOCK_SIZE,
             num_blocks=num_blocks,
-            num_speculative_tokens=options.drafts if draft else 0,
+            num_speculative_tokens=options.drafts if method else 0,
         )
         self._engine = EngineCore(limits, ready.model, epoch=1, clock=ManualClock())
         self._num_requests = 0
@@ -148,8 +150,8 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--draft", type=Path, required=True)
-    parser.add_argument("--method", choices=("draft_model", "eagle3"), default="draft_model")
+    parser.add_argument("--draft", type=Path, help="the draft model or head")
+    parser.add_argument("--method", choices=METHODS, default="draft_model")
     parser.add_argument("--model", type=Path, default=DEMO_MODEL)
     parser.add_argument("--streams", type=int, default=1)
     parser.add_argument("--tokens", type=int, default=300)
@@ -159,7 +161,9 @@ def main() -> None:
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--questions", action="store_true", help="answer questions, up to --tokens each")
     options = parser.parse_args()
-    servers = {"none": Server(options, ""), "draft": Server(options, str(options.draft))}
+    if options.method in WITH_MODEL and options.draft is None:
+        parser.error(f"--method {options.method} needs --draft DIR")
+    servers = {"none": Server(options, ""), "draft": Server(options, options.method)}
     turns: dict[str, list[Turn]] = {name: [] for name in servers}
     count = options.streams * (options.turns + 1)
     prompts = questions(count) if options.questions else [PROMPT] * count

@@ -16,6 +16,7 @@ from splitserve.engine_core.ipc.codec import pack_int32, unpack_int32
 from splitserve.engine_core.ipc.worker_messages import ModelRunnerOutput, RowError, SchedulerOutput
 from splitserve.engine_core.process.logs import log_event
 from splitserve.worker.batch.agreement import Agreement
+from splitserve.worker.batch.input_batch import InputBatch
 from splitserve.worker.batch.step_graphs import (
     Drawing,
     Drawn,
@@ -149,6 +150,8 @@ class ModelRunner:
             RankLostError: another rank is gone or did not respond in time.
         """
         started = time.perf_counter()
+        if self.drafting is not None:
+            self.drafting.leave(step)
         self.batch.apply(step)
         move_s = self._move(step) if step.moves_from or step.moves_to else 0.0
         return self._attempt(step, (started, move_s), partial(self._run, step))
@@ -177,7 +180,8 @@ class ModelRunner:
             self._kv_caches.wait()
         if result is None:
             # After the except block: the error kept the memory of the step alive.
-            result = self._give_up(step, lack)
+            result = _give_up(self.batch, step, lack)
+            self._device.release_unused()
         return result.pack(step.step, time.perf_counter() - started, move_s)
 
     def _end(
@@ -237,25 +241,6 @@ class ModelRunner:
         group, stage = self._mesh.group, self._mesh.stage
         return stage is None and (group is None or group.abandon_step())
 
-    def _give_up(self, step: SchedulerOutput, lack: str) -> StepResult:
-        """Fail all rows of a step that ran out of memory; the engine will free them."""
-        rows, num_tokens = unpack_int32(step.rows).tolist(), int(unpack_int32(step.num_tokens).sum())
-        log_event(
-            logger,
-            logging.WARNING,
-            "out_of_memory",
-            step=step.step,
-            rows=len(rows),
-            tokens=num_tokens,
-            detail=lack,
-        )
-        message = f"a step of {num_tokens} tokens did not fit the memory of the device"
-        for row in rows:
-            if row not in self.batch.failures:
-                self.batch.fail(RowError(row, DeviceMemoryError.code, message, DeviceMemoryError.status))
-        self._device.release_unused()
-        return StepResult([self.batch.failures[row] for row in rows])
-
     def _forward(self, inputs: StepInputs) -> torch.Tensor | None:
         token_ids, *layout = self._device.place(inputs.tensors)
         meta = inputs.layout_of(layout)
@@ -300,3 +285,22 @@ class ModelRunner:
         """Score prompts and sample, with all sampling features."""
         learn = None if self.drafting is None else self.drafting.speculator.learn
         return self._completion.complete(hidden, inputs, learn)
+
+
+def _give_up(batch: InputBatch, step: SchedulerOutput, lack: str) -> StepResult:
+    """Fail all rows of a step that ran out of memory; the engine will free them."""
+    rows, num_tokens = unpack_int32(step.rows).tolist(), int(unpack_int32(step.num_tokens).sum())
+    log_event(
+        logger,
+        logging.WARNING,
+        "out_of_memory",
+        step=step.step,
+        rows=len(rows),
+        tokens=num_tokens,
+        detail=lack,
+    )
+    message = f"a step of {num_tokens} tokens did not fit the memory of the device"
+    for row in rows:
+        if row not in batch.failures:
+            batch.fail(RowError(row, DeviceMemoryError.code, message, DeviceMemoryError.status))
+    return StepResult([batch.failures[row] for row in rows])

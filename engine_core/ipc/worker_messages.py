@@ -52,6 +52,7 @@ class NewRow(Wire, frozen=True):
         window_block_ids: int32 column, a block of each window group for each index of the table from
             first_window_block on; -1 for one that has left the window of its group.
         first_window_block: number of first blocks that have left the windows of all these groups.
+        namespace: 16 bytes, the same for requests that may know of each other; comes with speculation only.
     """
 
     row: int
@@ -68,6 +69,7 @@ class NewRow(Wire, frozen=True):
     predicted_token_ids: bytes = b""
     window_block_ids: bytes = b""
     first_window_block: int = 0
+    namespace: bytes = b""
 
 
 class SchedulerOutput(Wire, frozen=True, tag=1):

@@ -27,6 +27,8 @@ from splitserve.engine_core.scheduler.waiting.queues import WaitingQueue
 # A new row sends all its tokens, cached or not: once a step carries this many, further rows wait for the next
 # step. Otherwise many requests with the same long cached prompt would not fit the message to the worker.
 MAX_NEW_ROW_TOKENS = 2**21
+# Of a namespace, as much as nobody meets by chance.
+_NAMESPACE_BYTES = 16
 
 
 class Admitted(NamedTuple):
@@ -73,6 +75,7 @@ class RowAdmission:
         self._num_spare_blocks = min(config.num_blocks, num_spare)
         # Without a KV cache there is nothing that a later step could go on from.
         self._takes_whole_prompts = config.num_blocks == 0
+        self._namespace_bytes = _NAMESPACE_BYTES if config.num_speculative_tokens else 0
         self.started: list[Request] = []
         self.suspects: Set[Siblings] = frozenset()
         self.uncompiled: Set[str | None] = frozenset()
@@ -182,6 +185,7 @@ class RowAdmission:
             predicted_token_ids=request.predicted,
             window_block_ids=pack_int32(in_windows) if in_windows else b"",
             first_window_block=self._kv.first_window_block(row),
+            namespace=request.namespace[: self._namespace_bytes],
         )
 
     def _count(self, request: Request, num_cached: int) -> None:

@@ -10,7 +10,8 @@ from splitserve.engine_core.settings.checks import check_range
 MAX_SPECULATIVE_TOKENS = 8
 MAX_LOOKUP_TOKENS = 16
 _DRAFT_MODEL, _EAGLE3, _MTP = "draft_model", "eagle3", "mtp"
-METHODS = ("ngram", "grammar", "prediction", _DRAFT_MODEL, _EAGLE3, _MTP)
+_NGRAM, _SUFFIX = "ngram", "suffix"
+METHODS = (_NGRAM, _SUFFIX, "grammar", "prediction", _DRAFT_MODEL, _EAGLE3, _MTP)
 # What --speculate calls them, if it is shorter.
 WORDS = {_DRAFT_MODEL: "draft", _EAGLE3: "eagle"}
 # Those that read hidden states of the model.
@@ -21,8 +22,28 @@ _WITH_MODEL = (_DRAFT_MODEL, _EAGLE3)
 _WITH_CACHE = (*_WITH_MODEL, _MTP)
 CHOICES = tuple(WORDS.get(method, method) for method in METHODS)
 _FLAG, _MODEL_FLAG = "--speculative-config", "--speculative-model"
-_NUM_SPECULATIVE_TOKENS = 4
+# Those of suffix follow from how much agrees.
+_NUM_SPECULATIVE_TOKENS, _NUM_SUFFIX_TOKENS = 4, MAX_SPECULATIVE_TOKENS
+# Fields that one method alone has begin with this.
+_FIELDS_OF = {_NGRAM: "prompt_lookup_", _SUFFIX: "suffix_decoding_"}
+MAX_SUFFIX_DEPTH, MAX_SUFFIX_ANSWERS, MAX_SUFFIX_FACTOR = 64, 100_000, 8.0
 _LOOKUP_MIN, _LOOKUP_MAX = 2, 5
+
+
+class SuffixRules(msgspec.Struct, frozen=True):
+    """How the method suffix drafts.
+
+    Attributes:
+        max_depth: most tokens that are compared and drafted, together.
+        max_answers: finished answers that are kept; 0 for none.
+        max_factor: most drafts for each token that agrees.
+        min_share: of the places with the longest match, that have to go on like the drafts, 0..1.
+    """
+
+    max_depth: int = 24
+    max_answers: int = 10_000
+    max_factor: float = 1.0
+    min_share: float = 0.1
 
 
 class Speculation(msgspec.Struct, frozen=True):
@@ -34,6 +55,7 @@ class Speculation(msgspec.Struct, frozen=True):
         prompt_lookup_min: last tokens of a row that have to occur before.
         prompt_lookup_max: last tokens that are compared; the longest match counts.
         model: of draft_model or eagle3: a directory, a GGUF file or a hub id; "" for the other methods.
+        suffixes: of the method suffix.
     """
 
     methods: tuple[str, ...]
@@ -41,6 +63,7 @@ class Speculation(msgspec.Struct, frozen=True):
     prompt_lookup_min: int
     prompt_lookup_max: int
     model: str = ""
+    suffixes: SuffixRules = SuffixRules()
 
     @property
     def model_method(self) -> str:
@@ -56,6 +79,10 @@ class _Given(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True):
     prompt_lookup_min: int | None = None
     prompt_lookup_max: int | None = None
     model: str | None = None
+    suffix_decoding_max_tree_depth: int | None = None
+    suffix_decoding_max_cached_requests: int | None = None
+    suffix_decoding_max_spec_factor: float | None = None
+    suffix_decoding_min_token_prob: float | None = None
 
 
 def parse_speculation(speculate: str, text: str, model: str = "") -> Speculation | None:
@@ -111,9 +138,15 @@ def _check_fields(methods: tuple[str, ...], given: _Given, model: str) -> None:
         said = ", ".join(methods)
         known = " or ".join(_WITH_MODEL)
         raise ConfigError(f"{_MODEL_FLAG} names the model of the method {known}, not of {said}")
-    lookup = [name for name in ("prompt_lookup_min", "prompt_lookup_max") if getattr(given, name) is not None]
-    if methods == tuple(cached) and lookup:
-        raise ConfigError(f"{_FLAG}: {lookup[0]} is a field of the method ngram, not of {methods[0]}")
+    for method, beginning in _FIELDS_OF.items():
+        fields = [
+            name
+            for name in given.__struct_fields__
+            if name.startswith(beginning) and getattr(given, name) is not None
+        ]
+        if method not in methods and fields:
+            said = ", ".join(methods)
+            raise ConfigError(f"{_FLAG}: {fields[0]} is a field of the method {method}, not of {said}")
 
 
 def _decode(text: str) -> _Given:
@@ -127,7 +160,8 @@ def _decode(text: str) -> _Given:
 
 def _with_defaults(methods: tuple[str, ...], given: _Given, model: str) -> Speculation:
     count = given.num_speculative_tokens
-    count = _NUM_SPECULATIVE_TOKENS if count is None else count
+    if count is None:
+        count = _NUM_SUFFIX_TOKENS if methods == (_SUFFIX,) else _NUM_SPECULATIVE_TOKENS
     check_range(f"{_FLAG}: num_speculative_tokens", count, 1, MAX_SPECULATIVE_TOKENS)
     low, high = given.prompt_lookup_min, given.prompt_lookup_max
     if high is None:
@@ -136,4 +170,21 @@ def _with_defaults(methods: tuple[str, ...], given: _Given, model: str) -> Specu
         low = min(_LOOKUP_MIN, high)
     check_range(f"{_FLAG}: prompt_lookup_max", high, 1, MAX_LOOKUP_TOKENS)
     check_range(f"{_FLAG}: prompt_lookup_min", low, 1, high)
-    return Speculation(methods, count, low, high, model)
+    return Speculation(methods, count, low, high, model, _suffix_rules(given))
+
+
+def _suffix_rules(given: _Given) -> SuffixRules:
+    depth, answers = given.suffix_decoding_max_tree_depth, given.suffix_decoding_max_cached_requests
+    factor, share = given.suffix_decoding_max_spec_factor, given.suffix_decoding_min_token_prob
+    default = SuffixRules()
+    rules = SuffixRules(
+        default.max_depth if depth is None else depth,
+        default.max_answers if answers is None else answers,
+        default.max_factor if factor is None else factor,
+        default.min_share if share is None else share,
+    )
+    check_range(f"{_FLAG}: suffix_decoding_max_tree_depth", rules.max_depth, 3, MAX_SUFFIX_DEPTH)
+    check_range(f"{_FLAG}: suffix_decoding_max_cached_requests", rules.max_answers, 0, MAX_SUFFIX_ANSWERS)
+    check_range(f"{_FLAG}: suffix_decoding_max_spec_factor", rules.max_factor, 0.0, MAX_SUFFIX_FACTOR)
+    check_range(f"{_FLAG}: suffix_decoding_min_token_prob", rules.min_share, 0.0, 1.0)
+    return rules

@@ -15,8 +15,9 @@ class SpeculationSettings(ParallelSettings, frozen=True, kw_only=True):
     speculate: Annotated[
         str,
         Setting(
-            "draft tokens ahead: what followed the last ones before (ngram), a grammar forces (grammar), "
-            "a smaller model says (draft), or a layer that reads the model's hidden states (eagle, mtp)",
+            "draft tokens ahead: what followed the last ones before in the text (ngram), or in recent "
+            "answers too (suffix), a grammar forces (grammar), a smaller model says (draft), or a layer that "
+            "reads the model's hidden states (eagle, mtp)",
             "speculation",
             choices=("none", *CHOICES),
             docs="; no token changes, see [speculation](speculation.md)",

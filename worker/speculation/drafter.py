@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Protocol
 
 from splitserve.engine_core.ipc.worker_messages import NewRow, SchedulerOutput
@@ -24,6 +24,9 @@ class Drafter(Protocol):
 
     def enter(self, new: NewRow) -> None:
         """Take in a row that the batch has just taken in; another request may have had it before."""
+
+    def leave(self, rows: Iterable[int]) -> None:
+        """Take note of rows that are about to leave the batch, which has their tokens still."""
 
     def draft(self, sheet: DraftSheet) -> None:
         """Append drafts to rows of the step, for each as many as sheet.columns.allowed says.

@@ -12,6 +12,7 @@ from splitserve.worker.speculation.grammar_drafter import GrammarDrafter
 from splitserve.worker.speculation.ngram_drafter import NgramDrafter
 from splitserve.worker.speculation.prediction_drafter import PredictionDrafter
 from splitserve.worker.speculation.speculator import Speculator
+from splitserve.worker.speculation.suffix_drafter import SuffixDrafter
 
 
 def make_speculator(
@@ -49,5 +50,7 @@ def _make(method: str, sheet: DraftSheet, grammars: RowGrammars, speculation: Sp
         return PredictionDrafter(sheet)
     if method == "grammar":
         return GrammarDrafter(grammars)
+    if method == "suffix":
+        return SuffixDrafter(sheet, speculation.suffixes)
     assert method == "ngram", "settings name no other"
     return NgramDrafter(sheet, NgramLengths(speculation.prompt_lookup_min, speculation.prompt_lookup_max))

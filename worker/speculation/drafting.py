@@ -46,6 +46,11 @@ class Drafting(NamedTuple):
         """Whether a step needs nothing of the tokens of a step in flight: drafts come behind these."""
         return step.max_drafts == 0 and not self.speculator.may_end(step)
 
+    def leave(self, step: SchedulerOutput) -> None:
+        """Take note of the rows that leave with a step, before the batch takes in its changes."""
+        if step.freed_rows:
+            self.speculator.leave(step)
+
     def forward(self, inputs: StepInputs) -> torch.Tensor | None:
         """Run a step with drafts from a graph, see DraftedStepGraphs.forward; None if there is none."""
         hidden = None if self.graphs is None else self.graphs.forward(inputs)

@@ -6,6 +6,8 @@ drafted in the tokens that the tokenizer makes of them; a model that spells them
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from splitserve.engine_core.ipc.worker_messages import NewRow
 from splitserve.worker.batch.sampling_state import Feature
 from splitserve.worker.grammar.row_grammars import RowGrammars
@@ -22,6 +24,9 @@ class GrammarDrafter:
         self._grammars = grammars
 
     def enter(self, new: NewRow) -> None:
+        """See Drafter."""
+
+    def leave(self, rows: Iterable[int]) -> None:
         """See Drafter."""
 
     def draft(self, sheet: DraftSheet) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 import torch
 
 from splitserve.engine_core.ipc.worker_messages import NewRow
@@ -30,6 +32,9 @@ class NgramDrafter:
     def enter(self, new: NewRow) -> None:
         """See Drafter."""
         self._columns.num_indexed[new.row] = 0
+
+    def leave(self, rows: Iterable[int]) -> None:
+        """See Drafter."""
 
     def draft(self, sheet: DraftSheet) -> None:
         """See Drafter."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 import torch
 
 from splitserve.engine_core.ipc.codec import unpack_int32
@@ -50,6 +52,9 @@ class PredictionDrafter:
         columns.num_prompt[row] = columns.place_end[row] = new.num_prompt_tokens
         columns.place[row] = columns.num_indexed[row] = 0
         self._rows.add(row)
+
+    def leave(self, rows: Iterable[int]) -> None:
+        """See Drafter."""
 
     def draft(self, sheet: DraftSheet) -> None:
         """See Drafter."""

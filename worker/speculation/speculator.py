@@ -73,6 +73,20 @@ class Speculator:
                 turn.ends[:] = sheet.columns.num_drafts
         return sheet.columns.num_drafts if sheet.num_drafts or sheet.num_ended else None
 
+    def leave(self, step: SchedulerOutput) -> None:
+        """Let drafters take note of the rows that leave with a step, before the batch forgets them.
+
+        Of rows that failed it may have no tokens, but those of another request.
+        """
+        batch = self._sheet.batch
+        rows = [
+            row
+            for row in unpack_int32(step.freed_rows).tolist()
+            if 0 <= row < len(batch.occupied) and batch.occupied[row] and row not in batch.failures
+        ]
+        for turn in self._turns:
+            turn.drafter.leave(rows)
+
     def pauses(self, method: str) -> Int32:
         """Return for how many steps rows will not be drafted for by a method, int32 [max_num_seqs]."""
         return next(turn.accounts.pauses for turn in self._turns if turn.drafter.method == method)

@@ -44,7 +44,7 @@ def test_both_flags_say_how_tokens_are_drafted(
         ("{}", "must name a method"),
         (
             '{"method": "eagle"}',
-            "method must be one of ngram, grammar, prediction, draft_model, eagle3, mtp, got 'eagle'",
+            "method must be one of ngram, suffix, grammar, prediction, draft_model, eagle3, mtp, got 'eagle'",
         ),
         ('{"method": ["ngram", "ngram"]}', "method names one of ngram, ngram twice"),
         ('{"method": []}', "must name a method"),

@@ -40,6 +40,8 @@ class Served:
     prompt_logprobs: dict[int, tuple[int, bytes, bytes]] = field(default_factory=dict)
     finished: Finished | None = None
     predicted: list[int] = field(default_factory=list)
+    tenant: str = ""
+    cache_salt: str = ""
 
     def again(self) -> Served:
         return Served(self.prompt, self.sampling)
@@ -85,6 +87,8 @@ class Loop:
                         f"r{handle}",
                         pack_int32(request.prompt),
                         request.sampling,
+                        tenant=request.tenant,
+                        cache_salt=request.cache_salt,
                         predicted_token_ids=pack_int32(request.predicted),
                     ),
                 )

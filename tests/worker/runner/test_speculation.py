@@ -77,6 +77,9 @@ class Prophet:
         self.seen["ended"] += int((counts < 0).sum())
         return counts
 
+    def leave(self, step: SchedulerOutput) -> None:
+        pass
+
     def learn(self, rows: Int32, num_drafts: Int32, num_counted: Int32) -> list[DraftCounts]:
         self.seen["wrong"] += int((num_drafts - num_counted).sum())
         self.seen["right"] += int(num_counted.sum())

@@ -9,7 +9,7 @@ model will have computed better states of those tokens.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 import numpy as np
 import numpy.typing as npt
@@ -83,6 +83,9 @@ class HeadDrafter:
         """See ModelDrafter."""
         self._computed = inputs
         self._is_read[:] = False
+
+    def leave(self, rows: Iterable[int]) -> None:
+        """See Drafter."""
 
     def draft(self, sheet: DraftSheet) -> None:
         """See Drafter; rows that others have drafted for draft nothing."""

@@ -11,7 +11,7 @@ them, then one over the last draft of each row that wants another.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 import numpy as np
 import numpy.typing as npt
@@ -85,6 +85,9 @@ class DraftModel:
 
     def took(self, inputs: Callable[[], StepInputs]) -> None:
         """It reads tokens, and nothing that the model computes of them."""
+
+    def leave(self, rows: Iterable[int]) -> None:
+        """See Drafter."""
 
     def draft(self, sheet: DraftSheet) -> None:
         """See Drafter; rows of which there is more to read than fits draft nothing."""

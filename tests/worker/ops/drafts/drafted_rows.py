@@ -44,6 +44,13 @@ class DraftedRows:
         self.limits = limits
         self.batch.num_blocks[:] = 15
         self.drafts.max_num_computed[:] = 1000
+        self.rows = np.zeros(N, np.int32)
+        self.tensors = DraftTensors(
+            torch.from_numpy(self.rows),
+            BatchColumns(*map(torch.from_numpy, self.batch)),
+            DraftColumns(*map(torch.from_numpy, self.drafts)),
+            torch.from_numpy(self.call),
+        )
         self.account.width[:] = 1000
         for row, tokens in enumerate(rows):
             self.batch.occupied[row] = True
@@ -63,16 +70,9 @@ class DraftedRows:
         before: dict[int, list[int]] | None = None,
     ) -> list[list[int] | None]:
         """The drafts of rows, None of one that has ended; `before` are those of another drafter."""
-        column = np.zeros(N, np.int32)
-        column[: len(rows)] = rows
-        call = self.call
+        self.rows[: len(rows)] = rows
+        call, step = self.call, self.tensors
         call[NUM_ROWS], call[MAX_DRAFTS] = len(rows), max_drafts
-        step = DraftTensors(
-            torch.from_numpy(column),
-            BatchColumns(*map(torch.from_numpy, self.batch)),
-            DraftColumns(*map(torch.from_numpy, self.drafts)),
-            torch.from_numpy(call),
-        )
         begin_drafts(step, torch.ones(N, dtype=torch.int32), self.limits)
         for row, tokens in (before or {}).items():
             end = int(self.batch.num_tokens[row])

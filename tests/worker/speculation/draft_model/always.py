@@ -68,6 +68,9 @@ class Always:
             self.starts.append(int(starts[row]))
         return self._sheet.num_drafts
 
+    def leave(self, step: SchedulerOutput) -> None:
+        pass
+
     def pauses(self, method: str) -> Int32:
         return np.zeros(len(self._sheet.allowed), np.int32)
 
