@@ -182,7 +182,13 @@ class ModelRunner:
             # After the except block: the error kept the memory of the step alive.
             result = _give_up(self.batch, step, lack)
             self._device.release_unused()
-        return result.pack(step.step, time.perf_counter() - started, move_s)
+        return self._pack(step, result, time.perf_counter() - started, move_s)
+
+    def _pack(
+        self, step: SchedulerOutput, result: StepResult, compute_s: float, move_s: float
+    ) -> ModelRunnerOutput:
+        rest = 0 if self.drafting is None else self.drafting.speculator.rest
+        return result.pack(step.step, compute_s, move_s, rest)
 
     def _end(
         self, step: SchedulerOutput, started: float, move_s: float, running: StepRunning
@@ -191,7 +197,7 @@ class ModelRunner:
         result, now = running.wait(), time.perf_counter()
         compute_s, self._last_end = now - max(started, self._last_end), now
         running.done(compute_s)
-        return result.pack(step.step, compute_s, move_s)
+        return self._pack(step, result, compute_s, move_s)
 
     def _draw_held(
         self, step: SchedulerOutput, times: tuple[float, float], held: StepToDraw

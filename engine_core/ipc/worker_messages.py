@@ -272,6 +272,7 @@ class ModelRunnerOutput(Wire, frozen=True, tag=4):
         pooled: of a model that makes vectors, those of the rows that would have sampled, with token 0;
             `key` is the row.
         draft_counts: of the drafters that drafted in the step.
+        draft_rest: for how many steps behind this one no row will draft, unless others enter.
     """
 
     step: int
@@ -287,6 +288,7 @@ class ModelRunnerOutput(Wire, frozen=True, tag=4):
     run_lengths: bytes = b""
     num_drafts: bytes = b""
     draft_counts: list[DraftCounts] = []
+    draft_rest: int = 0
 
 
 class WorkerFailed(Wire, frozen=True, tag=5):

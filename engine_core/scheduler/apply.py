@@ -60,6 +60,7 @@ class StepApplier:
         self._in_flight = scheduler.in_flight
         self._retries = scheduler.memory_retries
         self._running = scheduler.running
+        self._drafts = scheduler.drafts
         self._stops = scheduler.stops
         self._kv = scheduler.kv
         self._indexer = scheduler.kv.indexer
@@ -93,6 +94,8 @@ class StepApplier:
         else:
             emitted, finishing = self._emit_runs(sampled)
             tokens = [column for some in emitted for column in self._told(some)]
+        if self._drafts is not None:
+            self._drafts.rest(output.step, output.draft_rest)
         if planned.max_drafts:
             count_drafts(self._running, (planned, *self._in_flight), sampled, known)
         self._index_full_blocks(planned)

@@ -27,7 +27,7 @@ from splitserve.engine_core.scheduler.integrity import check_integrity
 from splitserve.engine_core.scheduler.memory_retries import MemoryRetries
 from splitserve.engine_core.scheduler.microbatch import microbatch
 from splitserve.engine_core.scheduler.pacing.chunks import Chunks, DecodeCounts, PlannedStep
-from splitserve.engine_core.scheduler.pacing.drafts import Drafts
+from splitserve.engine_core.scheduler.pacing.drafts import make_drafts
 from splitserve.engine_core.scheduler.pacing.prefill_cap import CapBeside, PrefillRoom, cap_prefill
 from splitserve.engine_core.scheduler.pacing.step_budget import StepBudget
 from splitserve.engine_core.scheduler.row_admission import RowAdmission
@@ -57,6 +57,7 @@ class Scheduler:
         stops: which tokens end their request.
         row_admission: moves requests from the queue to free rows.
         memory_retries: requests that restart after a step ran out of memory.
+        drafts: how many tokens rows may draft; None without speculation.
         run_ahead: whether short steps may be planned beyond the usual number.
         is_short_of_blocks: whether the last step could have computed more with more blocks.
     """
@@ -79,8 +80,7 @@ class Scheduler:
         self._has_window = kv.bounds.has_window
         self._offload = kv.cache.offload
         self._max_chunk = kv.bounds.max_chunk
-        speculates = config.num_speculative_tokens > 0
-        self._drafts = Drafts(config, self.running, kv, self.budget) if speculates else None
+        self.drafts = make_drafts(config, self.running, kv, self.budget, self.in_flight)
         self._decode_counts = DecodeCounts()
         self._next_step = 1
         self._freed_rows: list[int] = []
@@ -143,7 +143,7 @@ class Scheduler:
         if self._has_window:
             running = self.running.order
             self.kv.leave_window(running, self.running.num_computed_tokens[running])
-        max_drafts, reach = self._drafts.plan(chunks) if self._drafts else (0, chunks.ends)
+        max_drafts, reach = self.drafts.plan(chunks, self._next_step) if self.drafts else (0, chunks.ends)
         chunks, growth = self._give_blocks(chunks, reach)
         self.is_short_of_blocks = growth.is_scarce
         new_rows: list[NewRow] = []

@@ -15,7 +15,6 @@ from splitserve.engine_core.sequence_sampling import SequenceSampling
 from splitserve.worker.config import WorkerConfig
 from splitserve.worker.graphs.cuda_graph import CudaGraph
 from splitserve.worker.ops.invariant import InvariantOps
-from splitserve.worker.speculation.draft_prices import DraftPrices
 from splitserve.worker.worker import Worker
 from tests.gpu.conftest import Gpu
 from tests.gpu.test_batch_invariance import invariant
@@ -25,6 +24,7 @@ from tests.worker.runner.checkpoints import VOCAB, write_tiny_llama
 from tests.worker.runner.test_engine_core import NUM_BLOCKS, POISON, Loaded, Served, random_requests
 from tests.worker.runner.test_speculation import check_drafts, constrained
 from tests.worker.speculation.draft_model.test_draft_model import write_draft
+from tests.worker.speculation.free_drafts import make_free
 
 pytestmark = pytest.mark.slow
 __all__ = ["invariant"]
@@ -84,7 +84,7 @@ def test_every_drafter_saves_steps_beside_steps_that_begin_ahead(
     gpu: Gpu, invariant: InvariantOps, checkpoints: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # What a draft costs here would be a matter of time.
-    monkeypatch.setattr(DraftPrices, "of_a_draft", lambda *_: 0.0)
+    make_free(monkeypatch)
     model, draft = checkpoints
     rng = random.Random(3)
     loop_text = [rng.randrange(8, VOCAB) for _ in range(6)] * 3

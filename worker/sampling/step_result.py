@@ -64,8 +64,11 @@ class StepResult:
         failed = [error.row for error in self.errors]
         return Chosen(np.concatenate(all_rows), np.concatenate(last), np.concatenate(lengths), failed)
 
-    def pack(self, step: int, compute_s: float, move_s: float) -> ModelRunnerOutput:
-        """Return it as the answer to a step, whose moves and computing took so many seconds."""
+    def pack(self, step: int, compute_s: float, move_s: float, draft_rest: int = 0) -> ModelRunnerOutput:
+        """Return it as the answer to a step, whose moves and computing took so many seconds.
+
+        Nobody will draft in draft_rest steps behind it.
+        """
         return ModelRunnerOutput(
             step=step,
             rows=b"".join(map(pack_int32, self.rows)),
@@ -79,6 +82,7 @@ class StepResult:
             run_lengths=self._packed(self.run_lengths, 1),
             num_drafts=self._packed(self.num_drafts, 0),
             draft_counts=self.draft_counts,
+            draft_rest=draft_rest,
         )
 
     def _packed(self, columns: list[Int32 | None], value: int) -> bytes:

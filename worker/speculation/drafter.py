@@ -16,14 +16,23 @@ class Drafter(Protocol):
     """Drafts for the rows of one batch; used by the worker's thread.
 
     How much it drafts for a row is settled for it, by what came of its drafts (worker.speculation.accounts).
+
+    Attributes:
+        is_at_speed: whether draft() took as long the last time as it will for the same from now on.
     """
+
+    is_at_speed: bool
 
     @property
     def method(self) -> str:
         """Its name, one of engine_core.settings.speculation.METHODS."""
 
-    def enter(self, new: NewRow) -> None:
-        """Take in a row that the batch has just taken in; another request may have had it before."""
+    def enter(self, new: NewRow) -> bool:
+        """Take in a row that the batch has just taken in; another request may have had it before.
+
+        Returns:
+            Whether it may ever draft for it.
+        """
 
     def leave(self, rows: Iterable[int]) -> None:
         """Take note of rows that are about to leave the batch, which has their tokens still."""
@@ -41,21 +50,27 @@ class ModelDrafter(Drafter, Protocol):
 
     Attributes:
         host_blocks: moves blocks of its cache.
-        is_at_speed: whether what it did in the last step took as long as that will from now on.
+        max_pause: for how many steps a row may pause that is read all the same.
     """
 
     host_blocks: HostBlocks
-    is_at_speed: bool
+    max_pause: int
 
     def follow(self, step: SchedulerOutput) -> None:
         """Take in the moves and blocks of a step, as the batch has; every step must be seen here."""
 
-    def read_ahead(self, pauses: Int32) -> float:
+    def read_ahead(self, pauses: Callable[[], Int32], max_pause: int) -> float:
         """Read what is there for this step only, once all have drafted; returns the seconds it took.
 
         Args:
-            pauses: int32 [max_num_seqs], for how many steps each row will not be drafted for.
+            pauses: returns for how many steps each row will not be drafted for, int32 [max_num_seqs].
+            max_pause: for how many a row may pause that is read, at most as above.
         """
 
-    def took(self, inputs: Callable[[], StepInputs]) -> None:
-        """Take note of what the model computes in this step; `inputs` is right until the next one runs."""
+    def took(self, num_rows: int, inputs: Callable[[], StepInputs]) -> None:
+        """Take note of what the model computes in this step.
+
+        Args:
+            num_rows: of the step.
+            inputs: returns what is right until the next one runs.
+        """

@@ -19,6 +19,7 @@ from splitserve.worker.sampling.step_result import StepRunning, StepToDraw
 from splitserve.worker.speculation.drafter import ModelDrafter
 from splitserve.worker.speculation.shared_drafts import SharedDrafts
 from splitserve.worker.speculation.speculator import Speculator
+from splitserve.worker.speculation.step_times import StepTimes
 
 R = TypeVar("R")
 
@@ -60,13 +61,13 @@ class Drafting(NamedTuple):
 
     def took(self, inputs: StepInputs) -> None:
         """Let whoever drafts from what the model computes take note of a pass, before anything is sampled."""
-        if self.draft_model is not None:
-            self.draft_model.took(lambda: inputs)
+        if (reader := self._reader) is not None:
+            reader.took(len(inputs.rows), lambda: inputs)
 
     def took_graph(self, graph: StepGraph) -> None:
         """The same of one from a graph without drafts."""
-        if self.draft_model is not None:
-            self.draft_model.took(graph.inputs)
+        if (reader := self._reader) is not None:
+            reader.took(len(graph.rows), graph.inputs)
 
     def run(
         self,
@@ -81,25 +82,44 @@ class Drafting(NamedTuple):
             plainly: runs a step without drafts.
             drafted: runs one with the drafts of each row, see Speculator.draft.
         """
-        started = time.perf_counter()
+        begun = time.perf_counter()
         if self.draft_model is not None:
             self.draft_model.follow(step)
+        if self.speculator.passes(step):
+            self.grammars.work_ahead()
+            return plainly(step)
         num_drafts = self.speculator.draft(step)
         if self.draft_model is not None:
-            # No step without drafts would do it.
-            started += self.draft_model.read_ahead(self.speculator.pauses(self.draft_model.method))
+            self._read_ahead(step, self.draft_model)
+        started = time.perf_counter()
         if num_drafts is not None and not self.grammars.admit(unpack_int32(step.rows), num_drafts):
             num_drafts = None
         if self.shared is not None:
             num_drafts = self.shared.share(step, num_drafts)
         self.grammars.work_ahead()
         result = plainly(step) if num_drafts is None else drafted(step, num_drafts)
-        graphs = self.plain_graphs if num_drafts is None else self.graphs
-        is_at_speed = self.draft_model is None or self.draft_model.is_at_speed
-        if not is_at_speed or not (graphs is None or graphs.is_at_speed):
-            return result
         if isinstance(result, StepRunning | StepToDraw):
-            result.when_done(partial(self.speculator.took_plainly, step))
-        else:
-            self.speculator.took(step, time.perf_counter() - started)
+            if self.plain_graphs is None or self.plain_graphs.is_at_speed:
+                result.when_done(partial(self.speculator.took_plainly, step))
+            return result
+        graphs = self.plain_graphs if num_drafts is None else self.graphs
+        is_at_speed = graphs is None or graphs.is_at_speed
+        self.speculator.took(step, StepTimes(begun, started, time.perf_counter()), is_at_speed=is_at_speed)
         return result
+
+    @property
+    def _reader(self) -> ModelDrafter | None:
+        """Who may read what this step computes; None if all rows pause for so long that nobody will."""
+        reader = self.draft_model
+        if reader is None or self.speculator.known_rest > self._max_pause(reader):
+            return None
+        return reader
+
+    def _max_pause(self, reader: ModelDrafter) -> int:
+        return self.speculator.num_affordable_reads(reader.max_pause)
+
+    def _read_ahead(self, step: SchedulerOutput, reader: ModelDrafter) -> None:
+        pauses = partial(self.speculator.pauses, reader.method)
+        seconds = reader.read_ahead(pauses, self._max_pause(reader))
+        if seconds and reader.is_at_speed:
+            self.speculator.read_ahead(step, seconds)

@@ -18,13 +18,15 @@ class GrammarDrafter:
     """A Drafter that knows the rows' grammars; does nothing where there are none."""
 
     method = "grammar"
+    is_at_speed = True
 
     def __init__(self, grammars: RowGrammars) -> None:
         """Args: grammars of the rows of the batch."""
         self._grammars = grammars
 
-    def enter(self, new: NewRow) -> None:
+    def enter(self, new: NewRow) -> bool:
         """See Drafter."""
+        return new.sampling.grammar is not None
 
     def leave(self, rows: Iterable[int]) -> None:
         """See Drafter."""

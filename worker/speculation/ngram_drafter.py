@@ -20,6 +20,7 @@ class NgramDrafter:
     """A Drafter that knows the rows' own prompts and outputs."""
 
     method = "ngram"
+    is_at_speed = True
 
     def __init__(self, sheet: DraftSheet, lengths: NgramLengths) -> None:
         """Args: sheet is the one that will be drafted to; lengths are those that are looked up."""
@@ -29,9 +30,10 @@ class NgramDrafter:
             draft_ngrams(sheet.tensors, NgramColumns[torch.Tensor](*map(torch.from_numpy, columns)), lengths)
         self._draft = recording.replay
 
-    def enter(self, new: NewRow) -> None:
+    def enter(self, new: NewRow) -> bool:
         """See Drafter."""
         self._columns.num_indexed[new.row] = 0
+        return True
 
     def leave(self, rows: Iterable[int]) -> None:
         """See Drafter."""

@@ -23,6 +23,7 @@ class PredictionDrafter:
     """A Drafter that knows the predictions of rows; does nothing where there are none."""
 
     method = "prediction"
+    is_at_speed = True
 
     def __init__(self, sheet: DraftSheet) -> None:
         """Args: sheet is the one that will be drafted to."""
@@ -33,30 +34,26 @@ class PredictionDrafter:
         with Recording() as recording:
             draft_predictions(sheet.tensors, tensors, _LENGTHS)
         self._draft = recording.replay
-        # Rows that had a prediction when they entered; some may have left since.
-        self._rows: set[int] = set()
 
-    def enter(self, new: NewRow) -> None:
+    def enter(self, new: NewRow) -> bool:
         """See Drafter."""
         row, columns = new.row, self._columns
         columns.num_text[row] = 0
-        self._rows.discard(row)
         if not new.predicted_token_ids:
-            return
+            return False
         text = unpack_int32(new.predicted_token_ids)[: columns.text.shape[1]]
         # Drafts are looked up in the embedding.
         if text.min() < 0 or text.max() >= self._vocab_size:
-            return
+            return False
         columns.text[row, : len(text)] = text
         columns.num_text[row] = len(text)
         columns.num_prompt[row] = columns.place_end[row] = new.num_prompt_tokens
         columns.place[row] = columns.num_indexed[row] = 0
-        self._rows.add(row)
+        return True
 
     def leave(self, rows: Iterable[int]) -> None:
         """See Drafter."""
 
     def draft(self, sheet: DraftSheet) -> None:
         """See Drafter."""
-        if self._rows:
-            self._draft()
+        self._draft()

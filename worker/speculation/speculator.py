@@ -2,10 +2,14 @@
 
 Each drafter goes on behind the drafts of those before it. What it may add is settled by its account with the
 row (worker.speculation.accounts), so one that guesses badly does not hold up one that guesses well.
+
+Where all rows pause, the engine is told for how many steps, and asks for no drafts: such steps take hardly
+longer than without speculation.
 """
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -15,10 +19,19 @@ from splitserve.engine_core.ipc.codec import unpack_int32
 from splitserve.engine_core.ipc.wire import DraftCounts
 from splitserve.engine_core.ipc.worker_messages import SchedulerOutput
 from splitserve.worker.ops.columns import Int32
-from splitserve.worker.speculation.accounts import Accounts
+from splitserve.worker.speculation.accounts import MAX_PAUSE, Accounts
 from splitserve.worker.speculation.draft_prices import DraftPrices
 from splitserve.worker.speculation.draft_sheet import DraftSheet
 from splitserve.worker.speculation.drafter import Drafter
+from splitserve.worker.speculation.step_times import StepPeriods, StepTimes
+
+# That the engine may have planned before it knows what counts, see engine_core.scheduler.run_ahead.
+MAX_STEPS_AHEAD = 4
+# What drafting costs is not noted below so many tokens.
+LEAST_PRICE = 0.02
+# So long before the end of a rest nobody prepares for it.
+LONG_REST = 16
+TIMED_EVERY = 16
 
 
 class _Turn(NamedTuple):
@@ -45,10 +58,17 @@ class Speculator:
             _Turn(drafter, Accounts(sheet, max_drafts), np.zeros(num_rows, np.int32)) for drafter in drafters
         ]
         self._prices = DraftPrices()
+        self._periods = StepPeriods()
         # By rows of a step: what a draft cost in the last one with any.
         self._last_price = [0.0] * (num_rows + 1)
         # Of the last step, as far as they were computed.
         self._num_drafts = 0
+        # Steps to come in which nobody will draft; None until it is asked for.
+        self._rest: int | None = 0
+        # Whether the last step was looked for drafts, and there were none.
+        self._is_idle = False
+        # Steps without drafts that the accounts do not know of, and since the last one with any.
+        self._num_passed = self._num_plain = 0
         # The column of a step in which every row decodes.
         self._ones = np.ones(num_rows, "<i4").tobytes()
 
@@ -63,15 +83,51 @@ class Speculator:
         self._num_drafts = 0
         if step.new_rows:
             self._enter(step)
+        if step.max_drafts == 0 and self._num_plain > MAX_STEPS_AHEAD:
+            # No row can be further than the engine knew.
+            self._pass_over()
+            return None
         if not sheet.begin(step):
             return None
         if step.max_drafts:
+            self._settle_passed()
+            self._rest, self._num_plain = None, 0
             for turn in self._turns:
-                turn.accounts.allow()
-                if sheet.num_allowed:
-                    turn.drafter.draft(sheet)
-                turn.ends[:] = sheet.columns.num_drafts
+                self._take_turn(turn)
+            self._is_idle = sheet.num_drafts == 0
+        else:
+            self._pass_over()
         return sheet.columns.num_drafts if sheet.num_drafts or sheet.num_ended else None
+
+    def passes(self, step: SchedulerOutput) -> bool:
+        """Whether a step is one of a long rest, and nobody need know how long it takes; call once for each.
+
+        Of a long rest two steps in a row are timed now and then.
+        """
+        rest = self._rest or 0
+        if rest <= LONG_REST or rest % TIMED_EVERY < 2 or step.max_drafts or step.new_rows:
+            return False
+        if self._num_plain <= MAX_STEPS_AHEAD:
+            return False
+        self._num_drafts = 0
+        self._pass_over()
+        self._periods.skip()
+        return True
+
+    @property
+    def known_rest(self) -> int:
+        """The same as `rest`, but 0 where that would have to be worked out."""
+        return self._rest or 0
+
+    @property
+    def rest(self) -> int:
+        """For how many steps from now on nobody will draft for any row of the batch, unless others enter."""
+        if self._rest is None:
+            occupied = self._sheet.batch.occupied
+            rests = [int(turn.accounts.pauses[occupied].min(initial=MAX_PAUSE)) for turn in self._turns]
+            idle = self._prices.num_idle_steps(self._sheet.num_rows) if self._is_idle else 0
+            self._rest = max(idle, min(rests, default=0) - self._num_passed)
+        return self._rest
 
     def leave(self, step: SchedulerOutput) -> None:
         """Let drafters take note of the rows that leave with a step, before the batch forgets them.
@@ -89,6 +145,7 @@ class Speculator:
 
     def pauses(self, method: str) -> Int32:
         """Return for how many steps rows will not be drafted for by a method, int32 [max_num_seqs]."""
+        self._settle_passed()
         return next(turn.accounts.pauses for turn in self._turns if turn.drafter.method == method)
 
     def learn(self, rows: Int32, num_drafts: Int32, num_counted: Int32) -> list[DraftCounts]:
@@ -99,6 +156,7 @@ class Speculator:
             num_drafts: int32 [R], how many of its drafts were computed.
             num_counted: int32 [R], how many of these counted.
         """
+        self._rest = None
         num_rows, self._num_drafts = self._sheet.num_rows, int(num_drafts.sum())
         self._last_price[num_rows] = price = self._prices.of_a_draft(num_rows, self._num_drafts)
         counts = []
@@ -121,25 +179,73 @@ class Speculator:
         """Whether a row of a step may have ended by its drafts."""
         return self._sheet.may_end(unpack_int32(step.rows))
 
-    def took(self, step: SchedulerOutput, seconds: float) -> None:
-        """Take note of how long the step that was drafted for last took."""
-        self._note(step, self._num_drafts, seconds)
+    def took(self, step: SchedulerOutput, times: StepTimes, *, is_at_speed: bool = True) -> None:
+        """Take note of when the step ran that was drafted for last, and whether others will take as long."""
+        seconds = self._periods.of(times, only_decodes=self._only_decodes(step))
+        if is_at_speed and seconds is not None:
+            self._note(step, self._num_drafts, seconds)
+        if step.max_drafts and self._num_drafts == 0:
+            self._prices.looked(times.started - times.begun)
 
     def took_plainly(self, step: SchedulerOutput, seconds: float) -> None:
         """Take note of how long a step without drafts took, which may be the one before the last."""
         self._note(step, 0, seconds)
 
     def _note(self, step: SchedulerOutput, num_drafts: int, seconds: float) -> None:
-        if step.num_tokens == self._ones[: len(step.num_tokens)]:
+        if self._only_decodes(step):
             self._prices.took(len(step.num_tokens) // 4, num_drafts, seconds)
 
+    def read_ahead(self, step: SchedulerOutput, seconds: float) -> None:
+        """Take note of how long a drafter read for a step before it is asked to draft."""
+        if self._only_decodes(step):
+            self._prices.read_ahead(len(step.num_tokens) // 4, seconds)
+
+    def num_affordable_reads(self, most: int) -> int:
+        """Return for how many steps rows that pause may be read."""
+        return self._prices.num_affordable_reads(most)
+
+    def _take_turn(self, turn: _Turn) -> None:
+        """Let a drafter draft, and pay for it."""
+        sheet = self._sheet
+        turn.accounts.allow()
+        if sheet.num_allowed:
+            rows = sheet.allowed_rows()
+            before, started = sheet.columns.num_drafts[rows], time.perf_counter()
+            turn.drafter.draft(sheet)
+            seconds = time.perf_counter() - started
+            tokens = self._prices.in_tokens(sheet.num_rows, seconds) if turn.drafter.is_at_speed else 0.0
+            if tokens > LEAST_PRICE:
+                turn.accounts.spend(rows, tokens)
+                turn.accounts.give_up(rows[sheet.columns.num_drafts[rows] == before], sheet.num_rows)
+        turn.ends[:] = sheet.columns.num_drafts
+
+    def _pass_over(self) -> None:
+        self._num_plain += 1
+        if self._turns:
+            self._num_passed += 1
+        if self._rest:
+            self._rest -= 1
+
+    def _settle_passed(self) -> None:
+        if self._num_passed:
+            for turn in self._turns:
+                turn.accounts.pass_over(self._num_passed)
+            self._num_passed = 0
+
+    def _only_decodes(self, step: SchedulerOutput) -> bool:
+        return step.num_tokens == self._ones[: len(step.num_tokens)]
+
     def _enter(self, step: SchedulerOutput) -> None:
+        self._settle_passed()
+        self._rest, self._is_idle = None, False
         num_rows = min(len(step.rows) // 4, len(self._last_price) - 1)
         for new in step.new_rows:
             self._sheet.enter(new)
             for turn in self._turns:
-                turn.drafter.enter(new)
-                turn.accounts.enter(new.row, num_rows, self._last_price[num_rows])
+                if turn.drafter.enter(new):
+                    turn.accounts.enter(new.row, num_rows, self._last_price[num_rows])
+                else:
+                    turn.accounts.close(new.row)
 
 
 def _count(method: str, begins: Int32, ends: Int32, counted: Int32) -> DraftCounts:

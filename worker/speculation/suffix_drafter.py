@@ -27,6 +27,7 @@ class SuffixDrafter:
     """A Drafter that knows the rows' own prompts and outputs, and recent answers."""
 
     method = "suffix"
+    is_at_speed = True
 
     def __init__(
         self, sheet: DraftSheet, rules: SuffixRules, max_answer_tokens: int = MAX_ANSWER_TOKENS
@@ -45,13 +46,14 @@ class SuffixDrafter:
         self._sheet = sheet
         self._kernels = suffix_kernels(sheet.tensors, limits)
 
-    def enter(self, new: NewRow) -> None:
+    def enter(self, new: NewRow) -> bool:
         """See Drafter."""
         known = len(new.token_ids) // 4
         is_named = len(new.namespace) == _NAMESPACE_BYTES
         first, second = np.frombuffer(new.namespace, "<i8").tolist() if is_named else (0, 0)
         begin = max(new.num_prompt_tokens, known - _NUM_REPEATED)
         self._kernels.enter(new.row, begin, first, second)
+        return True
 
     def leave(self, rows: Iterable[int]) -> None:
         """See Drafter."""

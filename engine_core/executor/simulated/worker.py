@@ -204,6 +204,8 @@ class SimulatedWorker:
             errors,
             run_lengths=pack_int32([len(run.token_ids) for run in runs]),
             num_drafts=pack_int32([run.num_drafts for run in runs]),
+            # Of every eight steps, four in a row need not draft.
+            draft_rest=max(0, 4 - step.step % 8),
         )
 
     def _play(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import msgspec
 import pytest
 
 from splitserve.engine_core.clock import ManualClock
@@ -204,3 +205,19 @@ def test_a_late_token_is_not_taken_for_the_row_s_next_request(engine: EngineCore
     outputs = outputs_of(engine)
     assert sorted(unpack_int64(outputs.handles).tolist()) == [11, 12]
     engine.check_integrity()
+
+
+def test_while_all_rows_rest_no_drafts_are_asked_for(drafting: EngineCore) -> None:
+    # Planned before it is known.
+    step = drafting.plan()
+    assert step is not None
+    assert step.max_drafts == 2
+    drafting.apply(msgspec.structs.replace(runs([4, 5], [1, 1], [2, 2]), draft_rest=2))
+    asked = []
+    for output in (runs([7, 7], [1, 1], [2, 2], step=3), answer([0, 1], [7, 7], 4)):
+        step = drafting.plan()
+        assert step is not None
+        asked.append(step.max_drafts)
+        drafting.apply(msgspec.structs.replace(output, draft_rest=4 - output.step))
+        drafting.check_integrity()
+    assert asked == [0, 2]

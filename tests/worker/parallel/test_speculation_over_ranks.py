@@ -77,6 +77,7 @@ class FreeDrafts:
         assert worker.runner is not None
         assert worker.runner.drafting is not None
         prices = worker.runner.drafting.speculator._prices
+        prices.took = lambda *_: None  # type: ignore[method-assign]
         prices.of_a_draft = lambda *_: 0.0  # type: ignore[method-assign]
 
 

@@ -28,9 +28,9 @@ from splitserve.worker.model_runner import ModelRunner
 from splitserve.worker.models.base import Model
 from splitserve.worker.ops.columns import Int32
 from splitserve.worker.ops.cpu import ops
-from splitserve.worker.speculation.draft_prices import DraftPrices
 from splitserve.worker.speculation.draft_sheet import EXCLUDED
 from splitserve.worker.speculation.drafting import Drafting
+from splitserve.worker.speculation.step_times import StepTimes
 from splitserve.worker.worker import Worker
 from tests.worker.ops.conftest import AVAILABLE
 from tests.worker.runner.checkpoints import VOCAB, write_tiny_llama
@@ -45,6 +45,7 @@ from tests.worker.runner.test_engine_core import (
     random_requests,
     start_poisoned,
 )
+from tests.worker.speculation.free_drafts import make_free
 
 __all__ = ["bf16", "fp32"]
 
@@ -52,11 +53,13 @@ __all__ = ["bf16", "fp32"]
 @pytest.fixture(autouse=True)
 def _free_drafts(monkeypatch: pytest.MonkeyPatch) -> None:
     """What a draft costs here would be a matter of time."""
-    monkeypatch.setattr(DraftPrices, "of_a_draft", lambda *_: 0.0)
+    make_free(monkeypatch)
 
 
 class Prophet:
     """Drafts what requests are known to get, but for some drafts, which it makes up."""
+
+    rest = 0
 
     def __init__(self, batch: InputBatch, known: list[Served], rng: random.Random) -> None:
         self._batch = batch
@@ -80,12 +83,15 @@ class Prophet:
     def leave(self, step: SchedulerOutput) -> None:
         pass
 
+    def passes(self, step: SchedulerOutput) -> bool:
+        return False
+
     def learn(self, rows: Int32, num_drafts: Int32, num_counted: Int32) -> list[DraftCounts]:
         self.seen["wrong"] += int((num_drafts - num_counted).sum())
         self.seen["right"] += int(num_counted.sum())
         return []
 
-    def took(self, step: SchedulerOutput, seconds: float) -> None:
+    def took(self, step: SchedulerOutput, times: StepTimes, *, is_at_speed: bool) -> None:
         self.seen["steps"] += 1
 
     def took_plainly(self, step: SchedulerOutput, seconds: float) -> None:

@@ -35,3 +35,39 @@ def test_steps_of_too_many_rows_are_not_looked_at() -> None:
         prices.took(num_rows, 0, 0.010)
         prices.took(num_rows, 1, 0.020)
     assert prices.of_a_draft(65, 1) == FIRST_PRICE
+
+
+def test_time_is_told_in_tokens_once_it_is_known_what_a_step_takes() -> None:
+    prices = DraftPrices()
+    assert prices.in_tokens(2, 0.010) == 0
+    prices.took(2, 0, 0.010)
+    # Two rows, so two tokens in a step.
+    assert prices.in_tokens(2, 0.010) == pytest.approx(2)
+    assert prices.in_tokens(65, 0.010) == 0
+
+
+def test_rows_are_read_ahead_for_half_a_step_at_most() -> None:
+    prices = DraftPrices()
+    prices.read_ahead(1, 0.010)
+    assert prices.num_affordable_reads(8) == 8
+    prices.took(1, 0, 0.010)
+    prices.read_ahead(1, 0.001)
+    assert prices.num_affordable_reads(8) == 5
+    prices.read_ahead(1, 0.050)
+    assert prices.num_affordable_reads(8) == 3
+    # It is tried again some time later, should it have been an accident.
+    for _ in range(1000):
+        prices.took(1, 0, 0.010)
+    assert prices.num_affordable_reads(8) == 8
+
+
+def test_where_nothing_is_found_a_short_step_is_not_looked_for_drafts_every_time() -> None:
+    prices = DraftPrices()
+    prices.looked(0.000_020)
+    assert prices.num_idle_steps(1) == 0
+    prices.took(1, 0, 0.002)
+    prices.took(2, 0, 0.010)
+    assert prices.num_idle_steps(1) == 4
+    assert prices.num_idle_steps(2) == 0
+    prices.took(3, 0, 0.000_100)
+    assert prices.num_idle_steps(3) == 8

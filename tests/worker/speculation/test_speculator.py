@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import time
+
 import numpy as np
+import pytest
 
 from splitserve.engine_core.ipc.codec import pack_int32
 from splitserve.engine_core.ipc.worker_messages import NewRow, SchedulerOutput
@@ -11,6 +14,7 @@ from splitserve.engine_core.settings.speculation import Speculation
 from splitserve.worker.batch.input_batch import BatchLimits, InputBatch
 from splitserve.worker.speculation.accounts import LONGEST_PAUSE
 from splitserve.worker.speculation.drafters import make_speculator
+from splitserve.worker.speculation.step_times import StepTimes
 from tests.worker.sampling.rows import sampler_of
 
 MAX_DRAFTS = 8
@@ -54,6 +58,13 @@ class Row:
         self.speculator._turns[-1].ends[0] = num_drafts
         self.speculator.learn(*(np.array([each], np.int32) for each in (0, num_drafts, num_counted)))
 
+    def know_steps(self) -> None:
+        """Steps without drafts take a millisecond."""
+        plain = SchedulerOutput(1, ONE, pack_int32([1]))
+        for i in range(1, 3):
+            self.speculator.draft(plain)
+            self.speculator.took(plain, StepTimes(0.001 * i, 0.001 * i, 0.001 * (i + 1)))
+
     def steps_until_drafts(self) -> int:
         """Steps without drafts, before the one that has some."""
         pauses = 0
@@ -64,15 +75,15 @@ class Row:
 
 def test_where_a_draft_costs_a_token_pauses_are_long_and_new_rows_begin_with_one() -> None:
     row = Row()
-    plain, drafted = SchedulerOutput(1, ONE, pack_int32([1])), SchedulerOutput(1, ONE, pack_int32([1]))
-    row.speculator.draft(plain)
-    row.speculator.took(plain, 0.001)
+    drafted = SchedulerOutput(1, ONE, pack_int32([1]))
+    row.know_steps()
     num_drafts = row.draft()
     row.learn(num_drafts, num_drafts)
-    row.speculator.took(drafted, 0.001 * (1 + 3 * num_drafts))
+    row.speculator.took(drafted, StepTimes(0.003, 0.003, 0.004 + 0.003 * num_drafts))
     row.draft()
     row.learn(num_drafts, num_drafts)
-    assert row.steps_until_drafts() == 4
+    # Of 3 tokens, and so 12 times as long as one of a quarter.
+    assert row.steps_until_drafts() == 48
     row.enter()
     # The step that it enters with is one of 300.
     assert row.steps_until_drafts() == 299
@@ -114,6 +125,53 @@ def test_success_makes_pauses_short_again_and_a_new_row_starts_afresh() -> None:
         row.learn(MAX_DRAFTS, 0)
     assert row.steps_until_drafts() == 4
     row.learn(MAX_DRAFTS, 0)
+    row.enter()
+    assert row.draft() == MAX_DRAFTS
+
+
+def test_steps_of_a_rest_ask_for_no_drafts_and_count_for_the_pauses() -> None:
+    row = Row()
+    for _ in range(5):
+        row.learn(MAX_DRAFTS, 0)
+    # Of pauses of 4, 8, 16 and 32 steps.
+    assert row.speculator.rest == 32
+    for left in range(31, 2, -1):
+        assert row.speculator.draft(SchedulerOutput(2, ONE, pack_int32([1]))) is None
+        assert row.speculator.rest == row.speculator.known_rest == left
+    assert row.speculator.pauses("ngram")[0] == 3
+    # Planned before the engine knew of the rest.
+    assert row.steps_until_drafts() == 3
+    assert row.speculator.known_rest == 0
+    row.speculator.draft(SchedulerOutput(2, ONE, pack_int32([1])))
+    row.enter()
+    assert row.speculator.rest == 0
+
+
+def test_what_it_takes_to_draft_is_paid_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    row = Row()
+    row.know_steps()
+    clock = iter(range(100))
+    # Every draft takes as long as three steps.
+    monkeypatch.setattr(time, "perf_counter", lambda: 0.003 * next(clock))
+    assert row.draft() == MAX_DRAFTS
+    row.learn(MAX_DRAFTS, 1)
+    assert row.steps_until_drafts() == 52
+
+
+def test_who_drafts_in_vain_for_all_is_not_tried_on_each_new_row() -> None:
+    row = Row()
+    for _ in range(20):
+        row.enter()
+        assert row.draft() == MAX_DRAFTS
+        row.learn(MAX_DRAFTS, 0)
+        if row.speculator._turns[-1].accounts._worth == 0:
+            break
+    row.enter()
+    assert row.steps_until_drafts() == LONGEST_PAUSE - 1
+    row.learn(1, 0)
+    assert row.steps_until_drafts() == LONGEST_PAUSE
+    # Some that count, and the next row begins with what they are worth.
+    row.learn(2, 2)
     row.enter()
     assert row.draft() == MAX_DRAFTS
 

@@ -9,10 +9,10 @@ import msgspec
 import pytest
 
 from splitserve.engine_core.sequence_sampling import SequenceSampling
-from splitserve.worker.speculation.draft_prices import DraftPrices
 from splitserve.worker.worker import Worker
 from tests.worker.runner.checkpoints import VOCAB
 from tests.worker.runner.test_engine_core import Loaded, Loop, Served, bf16, fp32, random_requests
+from tests.worker.speculation.free_drafts import make_free
 
 __all__ = ["bf16", "fp32"]
 
@@ -20,7 +20,7 @@ __all__ = ["bf16", "fp32"]
 @pytest.fixture(autouse=True)
 def _free_drafts(monkeypatch: pytest.MonkeyPatch) -> None:
     """What a draft costs here would be a matter of time."""
-    monkeypatch.setattr(DraftPrices, "of_a_draft", lambda *_: 0.0)
+    make_free(monkeypatch)
 
 
 def drafting(loaded: Loaded) -> Loaded:

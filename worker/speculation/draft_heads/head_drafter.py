@@ -23,16 +23,14 @@ from splitserve.worker.kv_cache.host_blocks import HostBlocks
 from splitserve.worker.ops.columns import Index, Int32
 from splitserve.worker.sampling.sampler import Sampler
 from splitserve.worker.speculation.draft_heads.computed import Computed, ComputedRows
-from splitserve.worker.speculation.draft_heads.head_passes import MAX_SMALL, ONE, HeadPasses
+from splitserve.worker.speculation.draft_heads.head_passes import ONE, HeadPasses
 from splitserve.worker.speculation.draft_model.coverage import DraftCoverage
 from splitserve.worker.speculation.draft_model.passes import Span
 from splitserve.worker.speculation.draft_model.plain_steps import PlainSteps
 from splitserve.worker.speculation.draft_sheet import DraftSheet
 
 Bools = npt.NDArray[np.bool_]
-# A row that pauses for more steps is not read until then.
-MAX_PAUSE = 8
-# Of more rows together nothing is read that nobody drafts for: in such steps none may draft.
+# Of more rows together nothing is read: in such steps none may draft.
 MAX_ROWS = 32
 
 
@@ -41,8 +39,11 @@ class HeadDrafter:
 
     Attributes:
         host_blocks: moves blocks of its cache.
-        is_at_speed: whether the last step took as long as others of its sizes will.
+        is_at_speed: whether there were recordings of all passes that are recorded, the last time.
+        max_pause: a row that pauses for more steps is not read until then; for fewer, if reading is dear.
     """
+
+    max_pause = 8
 
     def __init__(self, method: str, passes: HeadPasses, sampler: Sampler, host_blocks: HostBlocks) -> None:
         """Build a drafter for the sampler's batch.
@@ -68,21 +69,22 @@ class HeadDrafter:
 
     def follow(self, step: SchedulerOutput) -> None:
         """See ModelDrafter."""
-        self.is_at_speed = True
         if step.moves_from:
             for arrival in self.host_blocks.move(unpack_int32(step.moves_from), unpack_int32(step.moves_to)):
                 arrival.wait()
         self._coverage.follow(step)
 
-    def enter(self, new: NewRow) -> None:
+    def enter(self, new: NewRow) -> bool:
         """See Drafter."""
         self._coverage.enter(new)
         self._is_read[new.row] = True
+        return new.sampling.grammar is None
 
-    def took(self, inputs: Callable[[], StepInputs]) -> None:
+    def took(self, num_rows: int, inputs: Callable[[], StepInputs]) -> None:
         """See ModelDrafter."""
-        self._computed = inputs
-        self._is_read[:] = False
+        if num_rows <= MAX_ROWS:
+            self._computed = inputs
+            self._is_read[:] = False
 
     def leave(self, rows: Iterable[int]) -> None:
         """See Drafter."""
@@ -97,6 +99,7 @@ class HeadDrafter:
         allowed &= columns.num_drafts == 0
         # A grammar knows its mask only behind tokens that are drawn.
         allowed &= (batch.sampling.features & np.uint16(Feature.GRAMMAR)) == 0
+        self.is_at_speed = True
         span, hidden = self._read(Computed.of(self._computed()), allowed, allowed)
         if hidden is None:
             return
@@ -104,22 +107,21 @@ class HeadDrafter:
         going: Index = (span.starts + span.counts == lengths - ONE).nonzero()[0]
         if len(going) == 0:
             return
-        self.is_at_speed = self._passes.is_at_speed and int(span.counts.max()) <= MAX_SMALL
         num_drafts = self._draft(span.rows, hidden, going, columns.allowed[span.rows])
         for row, length, count in zip(span.rows.tolist(), lengths.tolist(), num_drafts.tolist(), strict=True):
             sheet.append(row, batch.tokens[row, length : length + count])
 
-    def read_ahead(self, pauses: Int32) -> float:
+    def read_ahead(self, pauses: Callable[[], Int32], max_pause: int) -> float:
         """See ModelDrafter."""
         inputs, self._computed = self._computed, None
-        wanted = (pauses <= MAX_PAUSE) & self._batch.occupied & ~self._is_read
-        if inputs is None or not wanted.any():
+        if inputs is None:
+            return 0.0
+        wanted = (pauses() <= max_pause) & self._batch.occupied & ~self._is_read
+        if not wanted.any():
             return 0.0
         started = time.perf_counter()
         wanted &= (self._batch.sampling.features & np.uint16(Feature.GRAMMAR)) == 0
-        computed = Computed.of(inputs())
-        if len(computed.rows) <= MAX_ROWS:
-            self._read(computed, wanted, pauses == 0)
+        self._read(Computed.of(inputs()), wanted, pauses() == 0)
         return time.perf_counter() - started
 
     def _read(self, computed: Computed, wanted: Bools, may_begin: Bools) -> tuple[Span, torch.Tensor | None]:
@@ -155,6 +157,7 @@ class HeadDrafter:
             return span, None
         index = index[is_read]
         hidden = self._passes.read(span, coverage.begins[index], rows.places_of(span))
+        self.is_at_speed = self._passes.is_at_speed
         coverage.read(index, ends[is_read], np.zeros(len(index), np.int32))
         return span, hidden
 

@@ -29,6 +29,9 @@ class HeadPasses:
         caches: one, of blocks as the batch numbers them.
         batch: owns the rows.
         graphs: recordings of its passes; None runs each eagerly.
+
+    Attributes:
+        is_at_speed: whether the last pass took as long as passes of its sizes will from now on.
     """
 
     def __init__(
@@ -45,11 +48,7 @@ class HeadPasses:
         self._batch = batch
         self._graphs = graphs
         self._layout = StepLayout(batch.limits.max_num_seqs, batch.blocks)
-
-    @property
-    def is_at_speed(self) -> bool:
-        """Whether the last pass took as long as passes of its sizes will from now on."""
-        return self._graphs is None or self._graphs.is_at_speed
+        self.is_at_speed = True
 
     @torch.inference_mode()
     def read(self, span: Span, begins: Int32, places: Index) -> torch.Tensor:
@@ -82,9 +81,10 @@ class HeadPasses:
     def _run(self, span: Span, begins: Int32) -> torch.Tensor:
         inputs = self._lay_out(span, begins)
         last = inputs.cu_seqlens[1:] - ONE
-        hidden = None
+        hidden, self.is_at_speed = None, True
         if self._graphs is not None and int(span.counts.max()) <= MAX_SMALL:
             hidden = self._graphs.forward(inputs)
+            self.is_at_speed = self._graphs.is_at_speed
         if hidden is None:
             self._backend.begin_step(inputs.meta)
             hidden = self.head.forward(inputs.token_ids, inputs.meta, self._caches, torch.from_numpy(last))

