@@ -14,7 +14,7 @@ from __future__ import annotations
 
 # Steps of more rows do not draft, see engine_core.scheduler.pacing.drafts.
 MAX_ROWS = 64
-# Until a step has had so many drafts: a quarter of a token each.
+# Until any step has had drafts: a quarter of a token each. Of another number they cost what they did last.
 FIRST_PRICE = 0.25
 _MEMORY = 0.8
 # How often nothing is looked for where nothing was found, so that it takes this share of the time at most.
@@ -32,6 +32,8 @@ class DraftPrices:
         self._plain_s = [0.0] * (MAX_ROWS + 1)
         # Time of a step of so many drafts beyond that of one without, as a share of the latter.
         self._extra: dict[int, float] = {}
+        # Of one draft, in the last steps with any.
+        self._extra_of_one: float | None = None
         # What it takes to look for drafts where there are none.
         self._look_s = 0.0
         # What reading ahead takes per step, as a share of the latter.
@@ -49,6 +51,7 @@ class DraftPrices:
             share = max(0.0, seconds / known_s - 1)
             known = self._extra.get(num_drafts)
             self._extra[num_drafts] = share if known is None else _moved(known, share)
+            self._extra_of_one = self._extra[num_drafts] / num_drafts
 
     def looked(self, seconds: float) -> None:
         """Take note of how long a step was looked for drafts in which there were none."""
@@ -65,7 +68,8 @@ class DraftPrices:
     def of_a_draft(self, num_rows: int, num_drafts: int) -> float:
         """Return what each of a step's drafts costs, in tokens: a step without drafts has one of each row."""
         extra = self._extra.get(num_drafts)
-        return FIRST_PRICE if extra is None else extra * num_rows / num_drafts
+        of_one = self._extra_of_one if extra is None or not num_drafts else extra / num_drafts
+        return FIRST_PRICE if of_one is None else of_one * num_rows
 
     def in_tokens(self, num_rows: int, seconds: float) -> float:
         """Return how many tokens a step of so many rows would have made in the time; 0 if nobody knows."""

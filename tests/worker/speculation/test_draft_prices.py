@@ -17,7 +17,9 @@ def test_a_price_is_the_time_beyond_a_step_without_drafts_in_tokens() -> None:
     prices.took(2, 4, 0.015)
     # Half a step, in which two tokens are sampled: for four drafts.
     assert prices.of_a_draft(2, 4) == pytest.approx(0.25)
-    assert prices.of_a_draft(2, 3) == FIRST_PRICE
+    # Of another number they are taken to cost as much each.
+    assert prices.of_a_draft(2, 3) == pytest.approx(0.25)
+    assert prices.of_a_draft(4, 3) == pytest.approx(0.5)
 
 
 def test_a_step_that_was_interrupted_changes_little() -> None:
