@@ -244,8 +244,7 @@ def _try_part(
     layers = try_out(
         config, model, hook, num_layers, "do not fit together by the plan of the transformers library"
     )
-    for layer in layers:
-        shares.check_attention(layer)
+    shares.settle_attention(layers)
     if stage is not None:
         stage.check(config)
     return layers

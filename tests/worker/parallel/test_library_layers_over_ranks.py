@@ -54,8 +54,8 @@ def path_of(model_type: str, folder: Path) -> Path:
         ("gptj", 2),
         # Norms of heads, windows, and fewer KV heads than ranks.
         ("exaone4", 4),
-        # Norms over all heads: their projections are gathered.
-        ("olmo2", 2),
+        # Norms over all heads: their projections are gathered, and KV heads are fewer than ranks.
+        ("olmo2", 4),
         # MLPs that are none of ours, biases.
         ("phi", 2),
         # A tied head, scaled embeddings, caps.

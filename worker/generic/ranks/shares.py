@@ -51,8 +51,12 @@ class LinearShares(Protocol):
     def check_units(self, name: str, num_units: int) -> None:
         """Refuse an MLP whose units cannot be divided; it is sharded whatever the plan says."""
 
-    def check_attention(self, shard: LayerAttention) -> None:
-        """Refuse a plan under which a layer's attention is not that of this rank's heads, or of all."""
+    def settle_attention(self, layers: list[LayerAttention]) -> None:
+        """Refuse a plan under which a layer's attention is not that of this rank's heads, or of all.
+
+        Args:
+            layers: what each asks for on this rank.
+        """
 
 
 class OneRank:
@@ -65,7 +69,7 @@ class OneRank:
     def check_units(self, name: str, num_units: int) -> None:
         """Any will do."""
 
-    def check_attention(self, shard: LayerAttention) -> None:
+    def settle_attention(self, layers: list[LayerAttention]) -> None:
         """It has all heads."""
 
 
@@ -100,10 +104,8 @@ class PlannedShares:
             config, num_heads=num_heads, num_kv_heads=num_kv_heads, head_dim=sizes.head_dim
         )
         self._heads: HeadShare = head_share(exact, self._rank, self._num_ranks)
-        # The library's own attention, which ours is compared with, repeats keys so often.
-        for module in model.modules():
-            if hasattr(module, "num_key_value_groups"):
-                module.num_key_value_groups = len(self._heads.queries) // len(self._heads.keys)
+        # The library's own attention, which ours is compared with.
+        self._attentions = [module for module in model.modules() if hasattr(module, "num_key_value_groups")]
 
     def __call__(self, name: str, shape: tuple[int, int]) -> LinearShare:
         """Return this rank's part of a layer [N, K].
@@ -136,12 +138,19 @@ class PlannedShares:
                 f"{_pattern(name)}, but int4 quantizes groups of {GROUP_COLUMNS}"
             )
 
-    def check_attention(self, shard: LayerAttention) -> None:
+    def settle_attention(self, layers: list[LayerAttention]) -> None:
         """Refuse a plan under which a layer's attention is not that of this rank's heads, or of all.
 
         Raises:
             ConfigError: names both numbers.
         """
+        for shard in layers:
+            self._check_attention(shard)
+        for module in self._attentions:
+            # It repeats keys so often. With projections that are gathered, a rank has all heads.
+            module.num_key_value_groups = layers[0].num_heads // layers[0].num_kv_heads
+
+    def _check_attention(self, shard: LayerAttention) -> None:
         found, whole = (
             (shard.num_heads, shard.num_kv_heads),
             (self._sizes.num_heads, self._sizes.num_kv_heads),
