@@ -42,7 +42,7 @@ def read_compressed_tensors(config: Fields) -> Quantization:
     notes = list(cache.notes)
     rules = [Rule(_pattern(config, "ignore", name), None) for name in _texts(config, "ignore")]
     groups = config.nested("config_groups")
-    if cache.codes and (groups is None or groups.is_empty):
+    if cache.notes and (groups is None or groups.is_empty):
         return Quantization("compressed-tensors", (), cache.notes, cache.codes)
     if groups is None or not 1 <= len(groups.names) <= _MAX_GROUPS:
         raise config.error("config_groups", f"must hold 1 to {_MAX_GROUPS} groups")

@@ -19,7 +19,7 @@ def read_modelopt(config: Fields) -> Quantization:
         ModelLoadError: names the field that is out of range or not supported.
     """
     cache = read_cache_scheme(config)
-    if cache.codes and not config.has("quant_algo"):
+    if cache.notes and not config.has("quant_algo"):
         return Quantization("modelopt", (), cache.notes, cache.codes)
     algorithm = config.text("quant_algo", "")
     if algorithm.upper() != "FP8":

@@ -148,6 +148,9 @@ def test_what_has_no_effect_is_noted() -> None:
         # Nothing but the KV cache is quantized.
         (compressed(config_groups={}, kv_cache_scheme={"num_bits": 8, "type": "float"}), "fp8"),
         ({"quant_method": "modelopt", "kv_cache_quant_algo": "FP8"}, "fp8"),
+        # And it is not in codes that are built.
+        (compressed(config_groups={}, kv_cache_scheme={"num_bits": 4, "type": "float"}), ""),
+        ({"quant_method": "modelopt", "kv_cache_quant_algo": "NVFP4"}, ""),
         ({"quant_method": "modelopt", "quant_algo": "FP8", "kv_cache_quant_algo": "fp8"}, "fp8"),
         ({"quant_method": "modelopt", "quant_algo": "FP8", "kv_cache_quant_algo": "NVFP4"}, ""),
         ({"quant_method": "modelopt", "quant_algo": "FP8", "kv_cache_scheme": {"type": "float"}}, "fp8"),
