@@ -24,9 +24,12 @@ CHOICES = tuple(WORDS.get(method, method) for method in METHODS)
 _FLAG, _MODEL_FLAG = "--speculative-config", "--speculative-model"
 # Those of suffix follow from how much agrees.
 _NUM_SPECULATIVE_TOKENS, _NUM_SUFFIX_TOKENS = 4, MAX_SPECULATIVE_TOKENS
+_DEPTH = "suffix_decoding_max_tree_depth"
 # Fields that one method alone has begin with this.
 _FIELDS_OF = {_NGRAM: "prompt_lookup_", _SUFFIX: "suffix_decoding_"}
 MAX_SUFFIX_DEPTH, MAX_SUFFIX_ANSWERS, MAX_SUFFIX_FACTOR = 64, 100_000, 8.0
+# Tokens that have to agree, at least: a depth that leaves no room for them would never draft.
+_MIN_SUFFIX = 2
 _LOOKUP_MIN, _LOOKUP_MAX = 2, 5
 
 
@@ -34,7 +37,7 @@ class SuffixRules(msgspec.Struct, frozen=True):
     """How the method suffix drafts.
 
     Attributes:
-        max_depth: most tokens that are compared and drafted, together.
+        max_depth: most tokens that are compared and drafted, together; more than are drafted by 2 at least.
         max_answers: finished answers that are kept; 0 for none.
         max_factor: most drafts for each token that agrees.
         min_share: of the places with the longest match, that have to go on like the drafts, 0..1.
@@ -159,10 +162,12 @@ def _decode(text: str) -> _Given:
 
 
 def _with_defaults(methods: tuple[str, ...], given: _Given, model: str) -> Speculation:
-    count = given.num_speculative_tokens
+    count, suffixes = given.num_speculative_tokens, _suffix_rules(given)
     if count is None:
         count = _NUM_SUFFIX_TOKENS if methods == (_SUFFIX,) else _NUM_SPECULATIVE_TOKENS
+        count = min(count, suffixes.max_depth - _MIN_SUFFIX)
     check_range(f"{_FLAG}: num_speculative_tokens", count, 1, MAX_SPECULATIVE_TOKENS)
+    check_range(f"{_FLAG}: {_DEPTH}", suffixes.max_depth, count + _MIN_SUFFIX, MAX_SUFFIX_DEPTH)
     low, high = given.prompt_lookup_min, given.prompt_lookup_max
     if high is None:
         high = max(_LOOKUP_MAX, low or 0)
@@ -170,7 +175,7 @@ def _with_defaults(methods: tuple[str, ...], given: _Given, model: str) -> Specu
         low = min(_LOOKUP_MIN, high)
     check_range(f"{_FLAG}: prompt_lookup_max", high, 1, MAX_LOOKUP_TOKENS)
     check_range(f"{_FLAG}: prompt_lookup_min", low, 1, high)
-    return Speculation(methods, count, low, high, model, _suffix_rules(given))
+    return Speculation(methods, count, low, high, model, suffixes)
 
 
 def _suffix_rules(given: _Given) -> SuffixRules:
@@ -183,7 +188,7 @@ def _suffix_rules(given: _Given) -> SuffixRules:
         default.max_factor if factor is None else factor,
         default.min_share if share is None else share,
     )
-    check_range(f"{_FLAG}: suffix_decoding_max_tree_depth", rules.max_depth, 3, MAX_SUFFIX_DEPTH)
+    check_range(f"{_FLAG}: {_DEPTH}", rules.max_depth, 1 + _MIN_SUFFIX, MAX_SUFFIX_DEPTH)
     check_range(f"{_FLAG}: suffix_decoding_max_cached_requests", rules.max_answers, 0, MAX_SUFFIX_ANSWERS)
     check_range(f"{_FLAG}: suffix_decoding_max_spec_factor", rules.max_factor, 0.0, MAX_SUFFIX_FACTOR)
     check_range(f"{_FLAG}: suffix_decoding_min_token_prob", rules.min_share, 0.0, 1.0)

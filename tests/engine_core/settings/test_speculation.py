@@ -7,7 +7,12 @@ import pytest
 
 from splitserve.engine_core.config import EngineConfig
 from splitserve.engine_core.errors import ConfigError
-from splitserve.engine_core.settings.speculation import Speculation, parse_speculation, without_model
+from splitserve.engine_core.settings.speculation import (
+    Speculation,
+    SuffixRules,
+    parse_speculation,
+    without_model,
+)
 from splitserve.frontend.offline.engine_keywords import engine_keywords, engine_words
 
 DEFAULT = Speculation(("ngram",), num_speculative_tokens=4, prompt_lookup_min=2, prompt_lookup_max=5)
@@ -21,6 +26,12 @@ DEFAULT = Speculation(("ngram",), num_speculative_tokens=4, prompt_lookup_min=2,
         ("none", '{"method": "ngram"}', DEFAULT),
         ("none", '{"method": ["ngram"]}', DEFAULT),
         ("ngram", '{"num_speculative_tokens": 8}', Speculation(("ngram",), 8, 2, 5)),
+        # No more than leaves room for what has to agree.
+        (
+            "suffix",
+            '{"suffix_decoding_max_tree_depth": 8}',
+            Speculation(("suffix",), 6, 2, 5, suffixes=SuffixRules(max_depth=8)),
+        ),
         ("none", '{"method": "ngram", "prompt_lookup_max": 1}', Speculation(("ngram",), 4, 1, 1)),
         ("none", '{"method": "ngram", "prompt_lookup_min": 7}', Speculation(("ngram",), 4, 7, 7)),
         (
@@ -57,6 +68,11 @@ def test_both_flags_say_how_tokens_are_drafted(
         ('{"method": "ngram", "num_speculative_tokens": true}', "Expected `int | null`"),
         ('{"method": "ngram", "prompt_lookup_max": 17}', "prompt_lookup_max must be from 1 to 16"),
         ('{"method": "ngram", "prompt_lookup_min": 4, "prompt_lookup_max": 3}', "prompt_lookup_min"),
+        (
+            '{"method": "suffix", "num_speculative_tokens": 8, "suffix_decoding_max_tree_depth": 9}',
+            "suffix_decoding_max_tree_depth must be from 10 to 64, got 9",
+        ),
+        ('{"method": "suffix", "suffix_decoding_max_tree_depth": 2}', "must be from 3 to 64, got 2"),
         ('{"method":' * 2000, "must be a JSON object"),
     ],
 )
