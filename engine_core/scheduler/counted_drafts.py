@@ -30,7 +30,9 @@ def count_drafts(
     num_counted = np.maximum(running.num_known_tokens[rows] - known - ONE, 0)
     _count_for_requests(running, rows, sampled.num_drafts, num_counted)
     running.num_tokens[rows] += num_counted
-    running.num_computed_tokens[rows] += num_counted
+    # A row that ends by its drafts computes nothing in the steps behind, though they count it.
+    computed = running.num_computed_tokens[rows] + num_counted
+    running.num_computed_tokens[rows] = np.minimum(computed, running.max_num_computed_tokens[rows])
     ahead = np.zeros(len(running.requests), np.int64)
     ahead[rows] = num_counted
     for step in steps:

@@ -6,6 +6,7 @@ from typing import Any
 
 from splitserve.engine_core.config import SHORT_STEP_S, SchedulerConfig
 from splitserve.engine_core.executor.simulated.tokens import TokenRule
+from splitserve.engine_core.ipc.codec import unpack_int32
 from splitserve.engine_core.scheduler.run_ahead import MAX_STEPS_AHEAD
 from tests.engine_core.engine_driver import EngineDriver
 
@@ -95,6 +96,16 @@ def test_what_is_computed_behind_a_stop_is_dropped() -> None:
     for seed in range(20):
         driver.add([1, 2, seed % 8], seed=seed, max_tokens=60, temperature=1.0)
     driver.run()
+
+
+def test_a_row_that_ends_by_its_drafts_is_planned_no_further() -> None:
+    """Of steps behind the draft that ends it, some may be planned, and one more when it is known to count."""
+    driver = make_driver(num_speculative_tokens=3)
+    for length in range(10, 30):
+        driver.add([1, 2, 3, length % 5], seed=length, max_tokens=length)
+    driver.run()
+    assert min(min(unpack_int32(step.num_tokens)) for step in driver.steps) == 1
+    assert driver.engine.stats().num_worker_restarts == 0
 
 
 def test_a_chunk_too_small_for_the_blocks_of_so_many_steps_keeps_to_two() -> None:
