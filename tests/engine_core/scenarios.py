@@ -125,6 +125,7 @@ class _Scenario:
         max_model_len = chance.randint(32, 64)
         tight = -(-max_model_len // block_size)
         enable_prefix_caching = chance.random() < 0.8
+        num_stages = chance.choice([1, 1, 2, 3])
         return SchedulerConfig(
             max_num_seqs=chance.randint(1, 8),
             max_num_batched_tokens=chance.choice([1, 4, 8, 16, 32, 64]),
@@ -144,7 +145,8 @@ class _Scenario:
             else 0,
             move_block_ns=chance.choice([0, 1, 50_000_000, 125_000_000, 10**9]),
             victim=chance.choice(["cost", "cost", "last"]),
-            num_stages=chance.choice([1, 1, 2, 3]),
+            num_stages=num_stages,
+            num_speculative_tokens=chance.choice([0, 1, 4, 8]) if num_stages == 1 else 0,
         )
 
     def _event(self) -> None:

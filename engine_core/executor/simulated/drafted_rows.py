@@ -49,6 +49,7 @@ class DraftedRows:
             if i < len(drafts) and found[-1] != drafts[i]:
                 break
         rows.num_computed[row] = rows.num_tokens[row] - 1
+        shadow.keep(row, int(rows.num_computed[row]))
         return Run(found, len(drafts))
 
     def _drafts(self, row: int, count: int) -> list[int]:

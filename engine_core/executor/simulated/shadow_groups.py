@@ -80,6 +80,11 @@ class ShadowGroups:
         attended, *_ = (group.compute_drafts(row, start, count, drafts) for group in self._groups)
         return attended
 
+    def keep(self, row: int, num_computed: int) -> None:
+        """Note that so many tokens of a row will not be computed again."""
+        for group in self._groups:
+            group.keep(row, num_computed)
+
     def compute(self, row: int, start: int, count: int) -> npt.NDArray[np.int32]:
         """Compute `count` tokens in every group; return what the first attended to."""
         attended, *_ = (group.compute(row, start, count) for group in self._groups)

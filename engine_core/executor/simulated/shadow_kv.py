@@ -110,7 +110,10 @@ class ShadowKV:
         return len(self._tables[row]) * self._block_size
 
     def compute_drafts(self, row: int, start: int, count: int, drafts: list[int]) -> npt.NDArray[np.int32]:
-        """Like compute() for `count` tokens and, behind them, drafts, which are forgotten again."""
+        """Like compute() for `count` tokens and, behind them, drafts, which are forgotten again.
+
+        What leaves the window by drafts that count does so by keep().
+        """
         tokens = self._tokens[row]
         num_tokens = len(tokens)
         tokens += drafts
@@ -118,6 +121,10 @@ class ShadowKV:
             return self.compute(row, start, count + len(drafts), count)
         finally:
             del tokens[num_tokens:]
+
+    def keep(self, row: int, num_computed: int) -> None:
+        """Note that so many tokens of a row will not be computed again."""
+        self._leave(row, self._first_seen(num_computed) // self._block_size)
 
     def compute(
         self, row: int, start: int, count: int, num_certain: int | None = None
@@ -152,8 +159,7 @@ class ShadowKV:
                 f"row {row} attends to token {attended[at]} of position {self._position[slots[at]]}"
                 f" where its token {tokens[seen + at]} of position {seen + at} should be"
             )
-        end_of_certain = end if num_certain is None else start + num_certain
-        self._leave(row, self._first_seen(end_of_certain) // self._block_size)
+        self.keep(row, end if num_certain is None else start + num_certain)
         return np.concatenate([np.array(tokens[:seen], np.int32), attended])
 
     def _slots_of(self, place: int) -> slice:

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from splitserve.engine_core.errors import WorkerError
 from splitserve.engine_core.executor.simulated.model import SimulatedModel
+from splitserve.engine_core.executor.simulated.shadow_kv import ShadowKV
 from splitserve.engine_core.executor.simulated.tokens import (
     TokenRule,
     TokenSampler,
@@ -142,6 +143,19 @@ def test_a_block_taken_from_a_running_row_is_found_out() -> None:
     worker.execute(step({2: 3}, new_row(2, (7, 8, 9), (0,))))
     with pytest.raises(WorkerError, match="writes to block 1"):
         worker.execute(step({3: 3}, new_row(3, (1, 1, 1), (1,))))
+
+
+def test_a_block_that_drafts_take_out_of_the_window_is_free_for_others() -> None:
+    shadow = ShadowKV(num_blocks=8, block_size=1, sliding_window=2)
+    shadow.new_row(0, [1, 2], range(5))
+    shadow.compute_drafts(0, 0, 2, [3, 4])
+    for token_id in (3, 4, 5):
+        shadow.append_token(0, token_id)
+    shadow.new_row(1, [7], [2])
+    with pytest.raises(WorkerError, match="row 1 writes to block 2, which another row uses too"):
+        shadow.compute(1, 0, 1)
+    shadow.keep(0, 4)
+    shadow.compute(1, 0, 1)
 
 
 @settings(max_examples=100)
