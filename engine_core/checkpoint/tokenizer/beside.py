@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
@@ -14,6 +15,7 @@ from splitserve.engine_core.errors import ModelLoadError
 
 _CONFIG, _ROLES_FILE, _ADDED = "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json"
 _MAX_ADDED_ID = 2**21
+_ID = re.compile("[0-9]{1,7}")
 _ROLES = tuple(f"{role}_token" for role in ("bos", "eos", "unk", "sep", "pad", "cls", "mask"))
 _LISTS = ("additional_special_tokens", "extra_special_tokens")
 _SWITCHES = ("single_word", "lstrip", "rstrip", "normalized", "special")
@@ -151,7 +153,7 @@ def _numbered(beside: Beside) -> dict[int, Json]:
     }
     named = json.loads(beside.config_text).get("added_tokens_decoder")
     for key, value in (named if isinstance(named, dict) else {}).items():
-        if not (key.isascii() and key.isdigit() and int(key) < _MAX_ADDED_ID and isinstance(value, dict)):
+        if not (_ID.fullmatch(key) and int(key) < _MAX_ADDED_ID and isinstance(value, dict)):
             raise ModelLoadError(f"{beside.where}: added_tokens_decoder of {_CONFIG} holds {key[:100]!r}")
         tokens[int(key)] = _token(int(key), value, beside)
     return tokens

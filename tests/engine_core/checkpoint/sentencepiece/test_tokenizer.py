@@ -94,6 +94,13 @@ def test_wrong_files_beside_it_are_named(tmp_path: Path, files: dict[str, object
         check_text_files(folder)
 
 
+def test_an_id_of_more_digits_than_python_reads_is_named(tmp_path: Path) -> None:
+    named = {"1" * 5000: {"content": "<a>"}}
+    folder = checkpoint(tmp_path, "llama", tokenizer_config={"added_tokens_decoder": named})
+    with pytest.raises(ModelLoadError, match="holds '1111"):
+        check_text_files(folder)
+
+
 def field(number: int, value: int | bytes) -> bytes:
     """One field of a protobuf message; sizes and values below 128."""
     if isinstance(value, int):
