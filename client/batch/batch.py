@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import sys
+from contextlib import closing
 from pathlib import Path
 
 from splitserve.client.batch.answers import AnswerFile
@@ -31,20 +32,26 @@ def batch(settings: BatchSettings, model: str | None) -> int:
     """
     raise_file_limit()
     source, target_file = Path(settings.input_file).expanduser(), Path(settings.output_file).expanduser()
-    if source.exists() and target_file.exists() and source.samefile(target_file):
+    if _are_one(source, target_file):
         raise ConfigError("--output-file is the file of the requests: name another one")
-    requests = BatchFile(source)
-    answers = AnswerFile(target_file, overwrite=settings.overwrite)
-    try:
+    with (
+        closing(BatchFile(source)) as requests,
+        closing(AnswerFile(target_file, overwrite=settings.overwrite)) as answers,
+    ):
         answers.check_belongs_to({place.custom_id for place in requests.places})
         fault = None
         if len(answers.done) < len(requests.places):
             with target(settings, model) as address:
                 fault = asyncio.run(_run(settings, address, requests, answers))
-    finally:
-        requests.close()
-        answers.close()
     return _tell(len(answers.done), len(requests.places), fault)
+
+
+def _are_one(source: Path, target_file: Path) -> bool:
+    try:
+        return source.samefile(target_file)
+    except OSError:
+        # One is missing or out of reach; what opens it says so.
+        return False
 
 
 async def _run(

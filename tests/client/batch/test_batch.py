@@ -47,6 +47,14 @@ def test_the_file_of_requests_is_not_written(tmp_path: Path) -> None:
     assert source.read_bytes() == text
 
 
+@pytest.mark.parametrize("names", [("long", "out"), ("in", "long")])
+def test_a_file_that_the_system_refuses_is_named(tmp_path: Path, names: tuple[str, str]) -> None:
+    write_requests(tmp_path / "in")
+    source, target = (str(tmp_path / ("x" * 300 if name == "long" else name)) for name in names)
+    with pytest.raises(ConfigError, match="xxx: File name too long"):
+        batch(BatchSettings(input_file=source, output_file=target), None)
+
+
 def num_lines(path: Path) -> int:
     return path.read_bytes().count(b"\n") if path.exists() else 0
 
