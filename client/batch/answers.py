@@ -27,7 +27,8 @@ class _Answer(msgspec.Struct, frozen=True):
 class AnswerFile:
     """The file that answers are appended to; no other process may do so meanwhile.
 
-    A line that a crash has cut off is removed; a file of anything else is left as it is.
+    A line that a crash has cut off is removed; a file of anything else is left as it is. The last line of
+    another writer gets the end that it may lack.
 
     Attributes:
         done: names of the requests that have an answer.
@@ -79,6 +80,7 @@ class AnswerFile:
     def _read(self) -> set[str]:
         done: set[str] = set()
         end = 0
+        has_end = True
         self._file.seek(0)
         for number, line in enumerate(_lines(self._file), 1):
             try:
@@ -90,8 +92,11 @@ class AnswerFile:
                     f"line {number} of {self.path} is no answer of a batch: name another file, or --overwrite"
                 ) from None
             end += len(line)
+            has_end = line.endswith(b"\n")
         self._file.truncate(end)
         self._file.seek(0, os.SEEK_END)
+        if not has_end:
+            self._file.write(b"\n")
         return done
 
 

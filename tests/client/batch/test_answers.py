@@ -45,6 +45,18 @@ def test_a_line_that_was_cut_off_is_removed_and_nothing_else(tmp_path: Path, cut
     assert path.read_bytes().count(b"\n") == 2
 
 
+def test_a_last_line_without_an_end_is_not_run_into(tmp_path: Path) -> None:
+    path = tmp_path / "out"
+    path.write_bytes(b'{"custom_id": "a", "response": {}}')
+    file = AnswerFile(path)
+    assert file.done == {"a"}
+    file.append(answer("b"))
+    file.close()
+    file = AnswerFile(path)
+    assert file.done == {"a", "b"}
+    file.close()
+
+
 def test_two_processes_cannot_write_one_file(tmp_path: Path) -> None:
     first = AnswerFile(tmp_path / "out")
     with pytest.raises(ConfigError, match="written by another process"):
