@@ -130,9 +130,10 @@ def with_tokens(
         if by_id.get(token_id, text) != text:
             del ids[by_id[token_id]]
         ids[text], by_id[token_id] = token_id, text
+    next_id = 1 + max(by_id, default=-1)
     for text, switches in _special(beside):
-        token_id = ids.setdefault(text, 1 + max(by_id, default=-1))
-        by_id[token_id] = text
+        token_id = ids.setdefault(text, next_id)
+        next_id = max(next_id, token_id + 1)
         if token_id not in tokens:
             tokens[token_id] = added_token(token_id, text, **{**switches, "special": True})
     return [tokens[token_id] for token_id in sorted(tokens)], ids
