@@ -11,6 +11,7 @@ import msgspec
 
 from splitserve.engine_core.checkpoint.files import read_json
 from splitserve.engine_core.checkpoint.text_files import TOKENIZER, read_named_tokens, read_tokenizer_json
+from splitserve.engine_core.checkpoint.tokenizer.merges import MAX_MERGES
 from splitserve.engine_core.errors import ContextLengthError, InvalidRequestError, ModelLoadError
 from splitserve.frontend.text.chat.control_tokens import ControlEncoder
 from splitserve.frontend.text.decode_table import DecodeRules, Pieces, read_decode_rules
@@ -25,7 +26,6 @@ MAX_BYTES_PER_TOKEN = 16
 # Beyond what is in use: a million ids (XLM-V), 0.6 million merges.
 MAX_VOCAB_SIZE = 2**21
 MAX_UNUSED_IDS = 2**16
-MAX_MERGES = 2**21
 # Encoding takes about 0.1 to 0.2 us per character, so this is well under a millisecond on the event loop.
 _MAX_CHARS_AT_ONCE = 4096
 # Of the formats of one model's answers.

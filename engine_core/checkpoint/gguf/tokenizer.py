@@ -180,4 +180,5 @@ def _pieces(vocabulary: Vocabulary) -> Json:
     # Gemma's merges come in the order of the tokens, whatever their scores.
     ranks = range(len(scores)) if is_gemma else [-score for score in scores]
     sections = preparing(Preparation(adds_prefix=fields.boolean(f"{_KEY}add_space_prefix", not is_gemma)))
-    return {**sections, "model": merging(pieces, ranks, vocabulary.token("unknown"), whole=False)}
+    unknown = vocabulary.token("unknown")
+    return {**sections, "model": merging(pieces, ranks, unknown, fields.where, whole=False)}

@@ -174,7 +174,10 @@ def _sections(model: SentencePieceModel, pieces: list[Piece], ids: _Ids, beside:
     ]
     ranks = [-piece.score for piece in pieces]
     unknown = pieces[ids.unk].text
-    return {**preparing(preparation), "model": merging(kept, ranks, unknown, whole=bool(isolated))}
+    return {
+        **preparing(preparation),
+        "model": merging(kept, ranks, unknown, beside.where, whole=bool(isolated)),
+    }
 
 
 def _isolated(model: SentencePieceModel, adds_prefix: bool) -> tuple[str, ...]:

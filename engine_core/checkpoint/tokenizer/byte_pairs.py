@@ -25,7 +25,9 @@ def missing_byte(ranks: Mapping[bytes, int]) -> int | None:
     return next((byte for byte in range(256) if bytes([byte]) not in ranks), None)
 
 
-def ranked(split: Split, ranks: Mapping[bytes, int], first_id: int = 0) -> tuple[Json, dict[str, int]]:
+def ranked(
+    split: Split, ranks: Mapping[bytes, int], where: str, first_id: int = 0
+) -> tuple[Json, dict[str, int]]:
     """Return the sections of tokenizer.json, and ids by spelling.
 
     tiktoken takes a word that is a token as it is, and else joins the neighbours whose union has the lowest
@@ -34,11 +36,15 @@ def ranked(split: Split, ranks: Mapping[bytes, int], first_id: int = 0) -> tuple
     Args:
         split: how texts are cut into words.
         ranks: of the tokens.
+        where: the vocabulary's file, for errors.
         first_id: id of rank 0.
+
+    Raises:
+        ModelLoadError: as implied_merges().
     """
     table = dict(enumerate(_SPELLINGS))
     tokens = sorted(ranks, key=ranks.__getitem__)
     spelled = [token.decode("latin-1").translate(table) for token in tokens]
     vocab = {text: first_id + ranks[token] for text, token in zip(spelled, tokens, strict=True)}
-    merges = implied_merges(spelled, range(len(spelled)), [True] * len(spelled))
+    merges = implied_merges(spelled, range(len(spelled)), [True] * len(spelled), where)
     return byte_level(split._replace(takes_whole_words=True), vocab, merges), vocab

@@ -80,19 +80,25 @@ def preparing(preparation: Preparation) -> Json:
     }
 
 
-def merging(pieces: Sequence[Piece], ranks: Sequence[float], unknown: str | None, *, whole: bool) -> Json:
+def merging(
+    pieces: Sequence[Piece], ranks: Sequence[float], unknown: str | None, where: str, *, whole: bool
+) -> Json:
     """Return a model that merges the best neighbours.
 
     Args:
         pieces: by id.
         ranks: of the pieces, the best the lowest.
         unknown: text of the piece for letters that there are none of.
+        where: the vocabulary's file, for errors.
         whole: a text that is cut out is not put together by merges.
+
+    Raises:
+        ModelLoadError: as implied_merges().
     """
     texts = [piece.text for piece in pieces]
     mergeable = [piece.kind in (Kind.NORMAL, Kind.USER_DEFINED) for piece in pieces]
     vocab = {text: token_id for token_id, text in enumerate(texts)}
-    merges = implied_merges(texts, ranks, mergeable)
+    merges = implied_merges(texts, ranks, mergeable, where)
     return bpe(vocab, merges, unk_token=unknown, fuse_unk=True, byte_fallback=True, ignore_merges=whole)
 
 

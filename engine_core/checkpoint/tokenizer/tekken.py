@@ -62,7 +62,8 @@ def make_from_tekken(files: tuple[bytes, ...], beside: Beside) -> Made:
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
         raise ModelLoadError(f"cannot read {beside.where}: {error}") from None
     special = _special(file, beside)
-    sections, vocab = ranked(Split(file.config.pattern), _ranks(file, len(special), beside), len(special))
+    ranks = _ranks(file, len(special), beside)
+    sections, vocab = ranked(Split(file.config.pattern), ranks, beside.where, len(special))
     own = {i: added_token(i, name, special=True) for i, name in enumerate(special)}
     added, vocab = with_tokens(vocab, own, beside)
     set_vocab(sections, vocab)

@@ -116,7 +116,7 @@ def make_from_ranks(files: tuple[bytes, ...], beside: Beside) -> Made:
         token_id: added_token(token_id, name, special=True)
         for token_id, name in enumerate(model.special(first), first)
     }
-    sections, vocab = ranked(model.split, ranks)
+    sections, vocab = ranked(model.split, ranks, beside.where)
     added, vocab = with_tokens(vocab, own, beside)
     begin = model.begin if beside.config.boolean("add_bos_token", True) else ()
     missing = [name for name in begin if name not in vocab]

@@ -12,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from splitserve.engine_core.checkpoint.text_files import check_text_files
+from splitserve.engine_core.checkpoint.tokenizer import merges
 from splitserve.engine_core.checkpoint.tokenizer.splits import SPLITS
 from splitserve.engine_core.errors import InvalidRequestError, ModelLoadError
 from splitserve.frontend.text.tokenizer import Tokenizer
@@ -95,3 +96,15 @@ def test_undamaged_files_are_read(tmp_path: Path) -> None:
         (folder / "config.json").write_text('{"model_type": "bert"}')
         check_text_files(folder)
         _read(Tokenizer(folder))
+
+
+@pytest.mark.parametrize("kind", ["bpe", "tiktoken", "tekken"])
+def test_a_vocabulary_of_too_many_merges_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str
+) -> None:
+    monkeypatch.setattr(merges, "MAX_MERGES", 3)
+    name, content = FILES[kind]
+    (tmp_path / name).write_bytes(content())
+    with pytest.raises(ModelLoadError, match="more than 3 merges") as caught:
+        check_text_files(tmp_path)
+    assert str(tmp_path / name) in str(caught.value)

@@ -43,7 +43,7 @@ _ROBERTA = ["<s>", "<pad>", "</s>", "<unk>", "<mask>"]
 
 
 def write_merges(folder: Path, special: Sequence[str] = (), **beside: object) -> Path:
-    described, vocab = ranked(GPT2, byte_ranks())
+    described, vocab = ranked(GPT2, byte_ranks(), "vocab.json")
     model = described["model"]
     assert isinstance(model, dict)
     vocab |= {text: len(vocab) + i for i, text in enumerate(special)}
