@@ -152,4 +152,4 @@ Array<Function> suffix_drafter(TensorView rows, DraftArgs batch, DraftArgs draft
 }  // namespace
 }  // namespace splitserve
 
-TVM_FFI_DLL_EXPORT_TYPED_FUNC(suffix_drafter, splitserve::suffix_drafter);
+SPLITSERVE_EXPORT(suffix_drafter, splitserve::suffix_drafter);

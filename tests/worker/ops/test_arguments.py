@@ -222,8 +222,11 @@ def test_what_is_no_tensor_is_told_with_its_place() -> None:
 
 
 def test_another_number_of_arguments_is_told() -> None:
+    library = load_library("splitserve_cpu")
     with pytest.raises(TypeError, match="set_num_threads: arguments: expected 1, got 2"):
-        load_library("splitserve_cpu").set_num_threads(1, 2)
+        library.set_num_threads(1, 2)
+    with pytest.raises(TypeError, match="suffix_drafter: arguments: expected 6, got 0"):
+        library.suffix_drafter()
 
 
 @pytest.mark.parametrize("tokens", [0, 1])
