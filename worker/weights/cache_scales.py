@@ -23,7 +23,8 @@ def read_cache_scales(directory: Path) -> tuple[float, float] | None:
     Numbers that are not above 0 do not count: tools write -1 where they have found nothing.
 
     Raises:
-        ModelLoadError: a file is damaged, or a tensor of such a name has another dtype or is too large.
+        ModelLoadError: a file is damaged, or a tensor of such a name has another dtype, is too large or holds
+            an infinity.
     """
     with Checkpoint.open(directory) as checkpoint:
         named = [tensor for tensor in checkpoint if _NAMES.search(tensor.name)]
@@ -39,4 +40,6 @@ def _values(tensor: CheckpointTensor) -> list[float]:
             f"of the KV cache are at most {_MAX_ELEMENTS} numbers of {', '.join(_DTYPES)}"
         )
     values: list[float] = read_whole(tensor).float().reshape(-1).tolist()
+    if any(map(math.isinf, values)):
+        raise ModelLoadError(f"{tensor.file.path}: tensor {tensor.name!r} holds an infinite scale")
     return values

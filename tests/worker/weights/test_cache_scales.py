@@ -53,3 +53,9 @@ def test_what_cannot_be_a_scale_is_refused(tensor: torch.Tensor, tmp_path: Path)
         ModelLoadError, match=r"tensor 'a\.k_scale' has dtype .* scales of the KV cache are at most"
     ):
         read_cache_scales(write(tmp_path, {"a.k_scale": tensor}))
+
+
+def test_an_infinite_scale_is_refused(tmp_path: Path) -> None:
+    tensors = {"a.k_scale": torch.tensor([0.5, float("inf")], dtype=torch.float16)}
+    with pytest.raises(ModelLoadError, match=r"model\.safetensors: tensor 'a\.k_scale' holds an infinite"):
+        read_cache_scales(write(tmp_path, tensors))
