@@ -85,7 +85,10 @@ class DraftPrices:
 
     def num_affordable_reads(self, most: int) -> int:
         """Return for how many steps a row that pauses may be read, so that it costs half a step at most."""
-        return min(most, int(_MAX_READ_STEPS / self._read_share)) if self._read_share else most
+        # What has faded for hours is so small that no float is as large as its inverse.
+        if most * self._read_share <= _MAX_READ_STEPS:
+            return most
+        return int(_MAX_READ_STEPS / self._read_share)
 
 
 def _moved(known: float, new: float) -> float:

@@ -63,6 +63,15 @@ def test_rows_are_read_ahead_for_half_a_step_at_most() -> None:
     assert prices.num_affordable_reads(8) == 8
 
 
+def test_what_reading_cost_may_fade_without_end() -> None:
+    prices = DraftPrices()
+    prices.took(1, 0, 0.010)
+    # As little as is left of any cost after a million steps without another one.
+    prices.read_ahead(1, 5e-324)
+    prices.took(1, 0, 0.010)
+    assert prices.num_affordable_reads(8) == 8
+
+
 def test_where_nothing_is_found_a_short_step_is_not_looked_for_drafts_every_time() -> None:
     prices = DraftPrices()
     prices.looked(0.000_020)
