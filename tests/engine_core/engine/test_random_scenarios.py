@@ -6,7 +6,8 @@ import pytest
 
 from tests.engine_core.scenarios import Tally, run_scenario
 
-SEEDS_PER_TEST = 100
+# So many that even the rarest of events is met, whatever the seeds make of a change.
+SEEDS_PER_TEST = 500
 # The lives that `make test` plays, and those that only `make test-all` does.
 QUICK = range(0, 500, SEEDS_PER_TEST)
 OTHERS = range(500, 2000, SEEDS_PER_TEST)
