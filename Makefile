@@ -45,7 +45,7 @@ define INSTALL
 	$(REQUIREMENTS) build-system requires > $(VENV)/build-tools.txt
 	$(REQUIREMENTS) project dependencies > $(VENV)/packages.txt
 	$(PIP) --quiet -r $(VENV)/build-tools.txt
-	@echo "== 2 of 3: kernels, a minute or more the first time, and packages meanwhile =="
+	@echo "== 2 of 3: kernels, about a minute the first time, and packages meanwhile =="
 	$(MAKE) --no-print-directory --jobs 2 kernels packages
 	@echo "== 3 of 3: splitserve itself =="
 	$(PIP) --quiet --no-build-isolation --no-deps -e .
