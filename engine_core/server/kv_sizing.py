@@ -85,24 +85,7 @@ def size_kv_cache(config: EngineConfig, ready: WorkerReady) -> KVSize:
             config.max_num_seqs * most_blocks,
             MAX_POOL_TOKENS // config.block_size,
         )
-    if num_blocks < 1:
-        memory = config.kv_cache_memory_bytes or ready.available_bytes
-        raise ConfigError(
-            f"the KV cache gets {memory} bytes, but one block of {config.block_size} tokens needs "
-            f"{ready.block_bytes}: raise --kv-cache-memory-bytes or lower --block-size"
-        )
-    if num_blocks < num_groups:
-        flag = "--num-blocks" if config.num_blocks else "--kv-cache-memory-bytes"
-        raise ConfigError(
-            f"{flag}: a KV cache of {num_blocks} blocks is too small for a model whose layers are in "
-            f"{num_groups} groups, each of which needs one"
-        )
-    if num_blocks * config.block_size > MAX_POOL_TOKENS:
-        flag = "--num-blocks" if config.num_blocks else "--kv-cache-memory-bytes"
-        raise ConfigError(
-            f"{flag} makes a KV cache of {num_blocks} blocks of {config.block_size} tokens; "
-            f"it may hold at most {MAX_POOL_TOKENS} tokens"
-        )
+    _check_pool(config, ready, num_blocks)
     bounds = row_bounds(config, ready.model, num_blocks)
     num_host_blocks = _num_host_blocks(config, ready.block_bytes)
     return KVSize(
@@ -113,6 +96,28 @@ def size_kv_cache(config: EngineConfig, ready: WorkerReady) -> KVSize:
         num_host_blocks=num_host_blocks,
         num_host_bytes=num_host_blocks * ready.block_bytes,
     )
+
+
+def _check_pool(config: EngineConfig, ready: WorkerReady, num_blocks: int) -> None:
+    """Refuse a pool that cannot serve a row, or whose tokens cannot be numbered; raises ConfigError."""
+    if num_blocks < 1:
+        memory = config.kv_cache_memory_bytes or ready.available_bytes
+        raise ConfigError(
+            f"the KV cache gets {memory} bytes, but one block of {config.block_size} tokens needs "
+            f"{ready.block_bytes}: raise --kv-cache-memory-bytes or lower --block-size"
+        )
+    flag = "--num-blocks" if config.num_blocks else "--kv-cache-memory-bytes"
+    num_groups = 1 + ready.model.num_window_groups
+    if num_blocks < num_groups:
+        raise ConfigError(
+            f"{flag}: a KV cache of {num_blocks} blocks is too small for a model whose layers are in "
+            f"{num_groups} groups, each of which needs one"
+        )
+    if num_blocks * config.block_size > MAX_POOL_TOKENS:
+        raise ConfigError(
+            f"{flag} makes a KV cache of {num_blocks} blocks of {config.block_size} tokens; "
+            f"it may hold at most {MAX_POOL_TOKENS} tokens"
+        )
 
 
 def row_bounds(config: EngineConfig, model: ModelInfo, num_blocks: int) -> RowBounds:

@@ -7,25 +7,9 @@ import numpy as np
 import pytest
 import torch
 
+from benchmarks.stored_formats import BLOCKS as HALVES
 from splitserve.engine_core.checkpoint.gguf.tensor_types import BLOCKS, OTHERS, TYPES
 from splitserve.worker.weights.formats.block_values import KINDS
-
-# Where a type keeps its float16 numbers.
-HALVES = {
-    "Q4_0": (0,),
-    "Q4_1": (0, 2),
-    "Q5_0": (0,),
-    "Q5_1": (0, 2),
-    "Q8_0": (0,),
-    "Q2_K": (80, 82),
-    "Q3_K": (108,),
-    "Q4_K": (0, 2),
-    "Q5_K": (0, 2),
-    "Q6_K": (208,),
-    "IQ4_NL": (0,),
-    "IQ4_XS": (0,),
-    "MXFP4": (),
-}
 
 
 def blocks_of(name: str, count: int) -> np.ndarray:

@@ -101,7 +101,7 @@ class GatheredLinear(nn.Module):
         own = self._workspace.take("own_outputs", *out.shape)
         ops.elementwise("copy", own, self._zero.tensor)
         self._product.write(own[:, self._taken], x, self._bias)
-        # All but one of the ranks add zeros, so this is exact.
+        # All but one of the ranks add zeros, which change nothing but the sign of a zero.
         self._group.sum_into(out, own)
 
 
