@@ -11,7 +11,6 @@ to theirs, so 0.85 means 85 % of its throughput; CPU time is that of the whole p
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import statistics
 import tempfile
@@ -20,6 +19,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
+from benchmarks.adapters import AdapterSpec, write_adapters
 from benchmarks.row_blocks import RowBlocks
 from splitserve.engine_core.ipc.codec import pack_int32
 from splitserve.engine_core.ipc.worker_messages import NO_ADAPTER, LoadAdapter, NewRow, SchedulerOutput
@@ -42,52 +42,6 @@ class Times(NamedTuple):
     cpu_s: float
 
 
-class AdapterSpec(NamedTuple):
-    """What the adapters are like.
-
-    Attributes:
-        number: of them.
-        rank: of each layer.
-        targets: last names of the layers, separated by commas; "all" for all.
-    """
-
-    number: int
-    rank: int
-    targets: str = "all"
-
-    def has(self, layer: str) -> bool:
-        """Return whether adapters change a layer."""
-        return self.targets == "all" or layer.rpartition(".")[2] in self.targets.split(",")
-
-
-def write_adapters(worker: Worker, spec: AdapterSpec, folder: Path) -> list[Path]:
-    """Write adapters of random numbers for layers of a worker's model."""
-    import torch
-    from safetensors.torch import save_file
-
-    assert worker.loaded is not None
-    assert worker.loaded.model.adapters is not None
-    written = []
-    layers = {name: each for name, each in worker.loaded.model.adapters.layers.items() if spec.has(name)}
-    if not layers:
-        raise SystemExit(f"--targets: the model has no layer {spec.targets}")
-    for number in range(spec.number):
-        tensors = {}
-        for name, layer in layers.items():
-            shape = layer.shape
-            start = f"base_model.model.{name}.lora_"
-            tensors[f"{start}A.weight"] = torch.randn(spec.rank, shape.in_features) * 0.02
-            tensors[f"{start}B.weight"] = torch.randn(shape.out_features, spec.rank) * 0.02
-        path = folder / str(number)
-        path.mkdir()
-        save_file(tensors, path / "adapter_model.safetensors")
-        (path / "adapter_config.json").write_text(
-            json.dumps({"peft_type": "LORA", "r": spec.rank, "lora_alpha": 2 * spec.rank})
-        )
-        written.append(path)
-    return written
-
-
 class Bench:
     """Workers with and without adapters.
 
@@ -100,7 +54,7 @@ class Bench:
         self._flags = flags
         self._base, self._adapted = self._worker(0), self._worker(flags.adapters)
         spec = AdapterSpec(flags.adapters, flags.rank, flags.targets)
-        for slot, path in enumerate(write_adapters(self._adapted, spec, folder)):
+        for slot, path in enumerate(write_adapters(Path(flags.model), spec, folder)):
             answer = self._adapted.load_adapter(LoadAdapter(slot, slot, str(path)))
             if answer.error:
                 raise SystemExit(answer.error)

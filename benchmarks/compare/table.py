@@ -38,20 +38,23 @@ def rates(turns: Sequence[Turn]) -> str:
 
 
 def ratios(turns: Sequence[Turn]) -> str:
-    """Return ours over each peer of the same precision, their best, and the limit; medians over the rounds.
+    """Return ours over each peer of the same kind, their best, and the limit; medians over the rounds.
 
-    Only what has pairs gets a column.
+    Of the same kind are weights of as many bits, with the same adapters. What adapters leave of the speed
+    is a column of its own. Only what has pairs gets a column.
     """
     names = [name for name in engines(turns) if name in ENGINES]
     ours = [name for name in names if ENGINES[name].ours]
     columns: list[tuple[str, str, list[str]]] = []
     for name in ours:
-        peers = [n for n in names if not ENGINES[n].ours and ENGINES[n].precision == ENGINES[name].precision]
+        peers = [n for n in names if not ENGINES[n].ours and _kind(n) == _kind(name)]
         columns += [(f"{name} / {peer}", name, [peer]) for peer in peers]
         if len(peers) > 1:
             columns.append((f"{name} / best peer", name, peers))
-        if ENGINES[name].precision == 16:
+        if _kind(name) == (16, ""):
             columns.append((f"{name} / {LIMIT}", name, [LIMIT]))
+    plain = [(name, ENGINES[name].plain) for name in names]
+    columns += [(f"{name} / {other}", name, [other]) for name, other in plain if other]
     rows = []
     for model, scenario in cells(turns):
         row = [f"{model}, {scenario}"]
@@ -62,6 +65,10 @@ def ratios(turns: Sequence[Turn]) -> str:
             row.append(NONE if ratio is None else f"{ratio:.2f}")
         rows.append(row)
     return _without_empty_columns(["", *(title for title, _, _ in columns)], rows)
+
+
+def _kind(name: str) -> tuple[int, str]:
+    return ENGINES[name].precision, ENGINES[name].adapters
 
 
 def streams(turns: Sequence[Turn]) -> str:

@@ -27,6 +27,12 @@ def num_weight_bytes(folder: Path) -> int:
     return sum(entry["data_offsets"][1] - entry["data_offsets"][0] for file in ends for entry in file)
 
 
+def shapes_of(folder: Path) -> dict[str, list[int]]:
+    """Return the shape of each tensor of a checkpoint, by name."""
+    files = (_header(path)[0] for path in sorted(folder.glob("*.safetensors")))
+    return {name: entry["shape"] for file in files for name, entry in file.items()}
+
+
 def read_bf16(folder: Path) -> Iterator[tuple[str, NDArray[np.float32]]]:
     """Yield name and values of each tensor of a bf16 checkpoint; raises ValueError for another dtype."""
     import numpy as np

@@ -32,7 +32,9 @@ class Engine(ABC):
     Attributes:
         name: the row's label, and the engine's name on the command line.
         ours: whether it is a variant of SplitServe.
-        precision: bits of a weight; ratios are taken among engines with the same.
+        precision: bits of a weight; ratios are taken among engines with the same, and the same `adapters`.
+        adapters: which layers the adapters of its requests change, "" if they use none.
+        plain: its name without adapters, "" if it has none anyway.
         venv: name of its virtual environment, "" for the one that runs this.
         needs: one line on what `setup` makes for it, with its size; "" if nothing.
         pausable: its processes may be stopped while others are measured.
@@ -44,6 +46,8 @@ class Engine(ABC):
     name: str
     ours: bool = False
     precision: int = 16
+    adapters: str = ""
+    plain: str = ""
     venv: str = ""
     needs: str = ""
     pausable: bool = True

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from benchmarks.adapters import AdapterSpec, kept_adapters, missing_adapters
 from benchmarks.compare.engines.base import KV_CACHE_BYTES, Engine, Generator
 from benchmarks.compare.engines.llama_cpp import PRECISIONS
 from benchmarks.compare.gguf_export import gguf_path
@@ -100,13 +101,54 @@ class SplitServeGguf(SplitServe):
         return super().load(gguf_path(model, self._kind))
 
 
+class SplitServeLora(SplitServe):
+    """Ours with adapters, of which each prompt has the next.
+
+    Args:
+        spec: of the adapters.
+    """
+
+    only_by_name = True
+    has_server = False
+
+    def __init__(self, spec: AdapterSpec) -> None:
+        super().__init__("")
+        self.name, self.plain = f"splitserve-lora-{spec.label}", self.name
+        self.adapters = spec.targets
+        self._spec = spec
+
+    def missing(self, root: Path, model: Path) -> str:
+        """Return whether there are no adapters for the model."""
+        return missing_adapters(root, model, self._spec)
+
+    def load(self, model: Path) -> Generator:
+        """Start an engine that has all of them in memory."""
+        from splitserve import LLM
+
+        paths = kept_adapters(model, self._spec)
+        llm = LLM(
+            str(model),
+            kv_cache_memory_bytes=KV_CACHE_BYTES,
+            use_tqdm=False,
+            lora={path.name: str(path) for path in paths},
+            max_loras=self._spec.number,
+            max_lora_rank=self._spec.rank,
+        )
+        return _Offline(llm, [path.name for path in paths])
+
+
 class _Offline:
-    def __init__(self, llm: LLM) -> None:
+    """Prompts for an LLM, with adapters in turns if there are any."""
+
+    def __init__(self, llm: LLM, adapters: Sequence[str] = ()) -> None:
         self._llm = llm
+        self._adapters = adapters
 
     def generate(self, prompts: Sequence[list[int]], num_new: int) -> list[int]:
         from splitserve import SamplingParams
 
         params = SamplingParams(temperature=0, max_tokens=num_new, ignore_eos=True)
-        outputs = self._llm.generate([list(prompt) for prompt in prompts], params, use_tqdm=False)
+        names = self._adapters
+        lora = [names[i % len(names)] for i in range(len(prompts))] if names else None
+        outputs = self._llm.generate([list(prompt) for prompt in prompts], params, use_tqdm=False, lora=lora)
         return [len(output.outputs[0].token_ids) for output in outputs]

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from benchmarks.adapters import AdapterSpec, keep_adapters, kept_adapters, missing_adapters
 from benchmarks.compare.engines.base import (
     KV_CACHE_BYTES,
     MAX_MODEL_LEN,
@@ -81,14 +82,60 @@ class VllmCpu(Engine):
         return _Offline(llm)
 
 
+class VllmCpuLora(VllmCpu):
+    """The same with adapters, of which each prompt has the next.
+
+    Args:
+        spec: of the adapters.
+    """
+
+    only_by_name = True
+    has_server = False
+
+    def __init__(self, spec: AdapterSpec) -> None:
+        self.name, self.plain = f"vllm-lora-{spec.label}", self.name
+        self.adapters = spec.targets
+        self._spec = spec
+
+    def missing(self, root: Path, model: Path) -> str:
+        """Return whether it is not installed, or there are no adapters for the model."""
+        return super().missing(root, model) or missing_adapters(root, model, self._spec)
+
+    def prepare(self, root: Path, model: Path, log: Path) -> None:
+        """Write the adapters."""
+        keep_adapters(model, self._spec)
+
+    def load(self, model: Path) -> Generator:
+        """Make its LLM class, with room for all adapters at once."""
+        import vllm
+
+        spec = self._spec
+        llm = vllm.LLM(
+            model=str(model),
+            dtype="bfloat16",
+            max_model_len=MAX_MODEL_LEN,
+            max_num_seqs=MAX_NUM_SEQS,
+            enable_lora=True,
+            max_loras=spec.number,
+            max_lora_rank=spec.rank,
+        )
+        return _Offline(llm, kept_adapters(model, spec))
+
+
 class _Offline:
-    def __init__(self, llm: Any) -> None:
+    """Prompts for an LLM, with adapters in turns if there are any."""
+
+    def __init__(self, llm: Any, adapters: Sequence[Path] = ()) -> None:
         self._llm = llm
+        self._adapters = adapters
 
     def generate(self, prompts: Sequence[list[int]], num_new: int) -> list[int]:
         from vllm import SamplingParams
+        from vllm.lora.request import LoRARequest
 
         params = SamplingParams(temperature=0, max_tokens=num_new, ignore_eos=True)
         inputs = [{"prompt_token_ids": prompt} for prompt in prompts]
-        outputs = self._llm.generate(inputs, params, use_tqdm=False)
+        requests = [LoRARequest(path.name, int(path.name) + 1, str(path)) for path in self._adapters]
+        lora = [requests[i % len(requests)] for i in range(len(prompts))] if requests else None
+        outputs = self._llm.generate(inputs, params, use_tqdm=False, lora_request=lora)
         return [len(output.outputs[0].token_ids) for output in outputs]

@@ -6,6 +6,8 @@ import subprocess
 from pathlib import Path
 
 import pytest
+import torch
+from safetensors.torch import load_file, save_file
 
 from benchmarks.compare import __main__ as command
 from benchmarks.compare import setup, venvs
@@ -159,3 +161,28 @@ def test_a_run_without_models_says_how_to_make_them(
     monkeypatch.setattr("sys.argv", ["compare", "run", str(tmp_path), "--models", "tiny"])
     assert command.main() == 1
     assert f"python -m benchmarks.compare setup {tmp_path}" in capsys.readouterr().err
+
+
+def test_adapters_are_written_once_for_both_engines(tmp_path: Path) -> None:
+    model = tmp_path / "models" / "one"
+    model.mkdir(parents=True)
+    weights = {
+        "model.layers.0.self_attn.q_proj.weight": torch.zeros(8, 4),
+        "model.layers.0.mlp.down_proj.weight": torch.zeros(4, 6),
+        "model.embed_tokens.weight": torch.zeros(10, 4),
+    }
+    save_file(weights, model / "model.safetensors")
+    ours, theirs = ENGINES["splitserve-lora-q_proj-v_proj"], ENGINES["vllm-lora-q_proj-v_proj"]
+    assert "setup" in ours.missing(tmp_path, model)
+    theirs.prepare(tmp_path, model, tmp_path / "log")
+    assert ours.missing(tmp_path, model) == ""
+    [*folders] = (tmp_path / "adapters" / "one" / "q_proj-v_proj").iterdir()
+    written = load_file(folders[0] / "adapter_model.safetensors")
+    assert len(folders) == 16
+    assert {name: list(each.shape) for name, each in written.items()} == {
+        "base_model.model.model.layers.0.self_attn.q_proj.lora_A.weight": [16, 4],
+        "base_model.model.model.layers.0.self_attn.q_proj.lora_B.weight": [8, 16],
+    }
+    before = (folders[0] / "adapter_model.safetensors").read_bytes()
+    theirs.prepare(tmp_path, model, tmp_path / "log")
+    assert (folders[0] / "adapter_model.safetensors").read_bytes() == before

@@ -49,6 +49,19 @@ def test_ratios_compare_weights_of_equal_precision() -> None:
     assert row == "| small, single | 2.00 | 1.50 |"
 
 
+def test_adapters_are_compared_with_adapters_and_with_none() -> None:
+    measured = turns("splitserve", 10) + turns("splitserve-lora-all", 8)
+    measured += turns("vllm", 5) + turns("vllm-lora-all", 2)
+    head, _, row = table.ratios(measured).splitlines()
+    assert head.split(" | ")[1:] == [
+        "splitserve / vllm",
+        "splitserve-lora-all / vllm-lora-all",
+        "splitserve-lora-all / splitserve",
+        "vllm-lora-all / vllm |",
+    ]
+    assert row == "| small, single | 2.00 | 4.00 | 0.80 | 0.40 |"
+
+
 def test_the_limit_is_compared_where_it_was_measured() -> None:
     measured = turns("splitserve", 10) + turns(LIMIT, 40) + turns("splitserve", 10, scenario="c1")
     assert table.ratios(measured).splitlines()[2:] == ["| small, single | 0.25 |", "| small, c1 | - |"]
