@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import binascii
+from typing import Annotated
 
 import msgspec
 
@@ -26,7 +27,8 @@ _ROLES = {"bos_token": _BOS, "eos_token": "</s>", "unk_token": "<unk>", "pad_tok
 
 
 class _Config(msgspec.Struct, frozen=True):
-    pattern: str
+    # An empty one would stand for GPT-2's.
+    pattern: Annotated[str, msgspec.Meta(min_length=1)]
     default_vocab_size: int | None = None
     default_num_special_tokens: int | None = None
 

@@ -108,3 +108,11 @@ def test_a_vocabulary_of_too_many_merges_is_refused(
     with pytest.raises(ModelLoadError, match="more than 3 merges") as caught:
         check_text_files(tmp_path)
     assert str(tmp_path / name) in str(caught.value)
+
+
+def test_a_tekken_file_that_does_not_say_how_texts_are_cut_is_refused(tmp_path: Path) -> None:
+    content = json.loads(_tekken())
+    content["config"]["pattern"] = ""
+    (tmp_path / "tekken.json").write_text(json.dumps(content))
+    with pytest.raises(ModelLoadError, match="pattern"):
+        check_text_files(tmp_path)
