@@ -34,7 +34,7 @@ class Engine(ABC):
         ours: whether it is a variant of SplitServe.
         precision: bits of a weight; ratios are taken among engines with the same, and the same `adapters`.
         adapters: which layers the adapters of its requests change, "" if they use none.
-        plain: its name without adapters, "" if it has none anyway.
+        plain: the engine that it is compared with, too: itself without adapters, or with the model as it is.
         venv: name of its virtual environment, "" for the one that runs this.
         needs: one line on what `setup` makes for it, with its size; "" if nothing.
         pausable: its processes may be stopped while others are measured.

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import inspect
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from benchmarks.adapters import AdapterSpec, kept_adapters, missing_adapters
 from benchmarks.compare.engines.base import KV_CACHE_BYTES, Engine, Generator
-from benchmarks.compare.engines.llama_cpp import PRECISIONS
-from benchmarks.compare.gguf_export import gguf_path
+from benchmarks.compare.tensors import num_weight_bytes
 
 if TYPE_CHECKING:
     from splitserve import LLM
@@ -66,39 +65,44 @@ class SplitServe(Engine):
         return _Offline(LLM(str(model), **options))
 
 
-class SplitServeGguf(SplitServe):
-    """Ours with the GGUF file that llama.cpp has, which its setup makes.
+class SplitServeFile(SplitServe):
+    """Ours with what a peer's set-up makes of a model, and the peer has.
 
     Args:
-        kind: of the file.
+        kind: of the file or folder.
+        precision: bits of its weights.
+        path: returns it for a model's folder.
+        peer: name of the virtual environment whose set-up makes it.
     """
 
     only_by_name = True
 
-    def __init__(self, kind: str) -> None:
+    def __init__(self, kind: str, precision: int, path: Callable[[Path], Path], peer: str) -> None:
         super().__init__("")
-        self.name = f"splitserve-gguf-{kind}"
-        self.precision = PRECISIONS[kind]
-        self._kind = kind
+        self.name, self.plain = f"splitserve-{kind}", self.name
+        self.precision = precision
+        self._path = path
+        self._peer = peer
 
     def missing(self, root: Path, model: Path) -> str:
-        """Return whether there is no such file."""
-        path = gguf_path(model, self._kind)
-        how = f"python -m benchmarks.compare setup {root} --peers llamacpp"
+        """Return whether it is not there."""
+        path = self._path(model)
+        how = f"python -m benchmarks.compare setup {root} --models {model.name} --peers {self._peer}"
         return "" if path.exists() else f"{path} does not exist: {how}"
 
     def server_command(self, root: Path, model: Path, port: int) -> list[str]:
         """Return the same command with the file in the place of the folder."""
         command = super().server_command(root, model, port)
-        return [str(gguf_path(model, self._kind)) if part == str(model) else part for part in command]
+        return [str(self._path(model)) if part == str(model) else part for part in command]
 
     def weight_bytes(self, model: Path) -> int:
-        """Return the size of the file."""
-        return gguf_path(model, self._kind).stat().st_size
+        """Return the size of the file, or of the folder's tensors."""
+        path = self._path(model)
+        return num_weight_bytes(path) if path.is_dir() else path.stat().st_size
 
     def load(self, model: Path) -> Generator:
-        """Start an engine of its own on the file."""
-        return super().load(gguf_path(model, self._kind))
+        """Start an engine of its own on it."""
+        return super().load(self._path(model))
 
 
 class SplitServeLora(SplitServe):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -18,7 +19,9 @@ from benchmarks.compare.engines.base import (
     pip_missing,
 )
 from benchmarks.compare.shapes import Shape
-from benchmarks.compare.venvs import TORCH, make_venv
+from benchmarks.compare.tensors import num_weight_bytes
+from benchmarks.compare.venvs import TORCH, make_venv, run_logged
+from benchmarks.compare.w8a8_export import w8a8_path
 
 VERSION = "0.32.0"
 # Its documentation advises to preload an allocator that keeps memory; taken where the system has one.
@@ -80,6 +83,37 @@ class VllmCpu(Engine):
             model=str(model), dtype="bfloat16", max_model_len=MAX_MODEL_LEN, max_num_seqs=MAX_NUM_SEQS
         )
         return _Offline(llm)
+
+
+class VllmCpuW8A8(VllmCpu):
+    """The same with weights and activations of 8 bits."""
+
+    name = "vllm-w8a8"
+    plain = "vllm"
+    precision = 8
+    only_by_name = True
+
+    def missing(self, root: Path, model: Path) -> str:
+        """Return whether it is not installed, or the model is not there in 8 bits."""
+        lacking = "" if w8a8_path(model).exists() else f"{w8a8_path(model)} does not exist: run setup"
+        return super().missing(root, model) or lacking
+
+    def prepare(self, root: Path, model: Path, log: Path) -> None:
+        """Write the model in 8 bits; in a process of its own, which gives its memory back."""
+        run_logged([sys.executable, "-m", "benchmarks.compare.w8a8_export", str(model)], log)
+
+    def weight_bytes(self, model: Path) -> int:
+        """Return the size of the tensors."""
+        return num_weight_bytes(w8a8_path(model))
+
+    def server_command(self, root: Path, model: Path, port: int) -> list[str]:
+        """Return the same command for the other folder."""
+        command = super().server_command(root, model, port)
+        return [str(w8a8_path(model)) if part == str(model) else part for part in command]
+
+    def load(self, model: Path) -> Generator:
+        """Make its LLM class of the other folder."""
+        return super().load(w8a8_path(model))
 
 
 class VllmCpuLora(VllmCpu):

@@ -10,7 +10,7 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from benchmarks.compare import __main__ as command
-from benchmarks.compare import setup, venvs
+from benchmarks.compare import setup, venvs, w8a8_export
 from benchmarks.compare.engines import ENGINES
 from benchmarks.compare.engines.base import Engine
 from benchmarks.compare.engines.vllm_cpu import VERSION
@@ -186,3 +186,23 @@ def test_adapters_are_written_once_for_both_engines(tmp_path: Path) -> None:
     before = (folders[0] / "adapter_model.safetensors").read_bytes()
     theirs.prepare(tmp_path, model, tmp_path / "log")
     assert (folders[0] / "adapter_model.safetensors").read_bytes() == before
+
+
+def test_weights_of_8_bits_are_within_half_a_step_of_the_model(tmp_path: Path) -> None:
+    model = tmp_path / "models" / "one"
+    model.mkdir(parents=True)
+    name = "model.layers.0.mlp.down_proj.weight"
+    weights = {name: torch.randn(4, 6, dtype=torch.bfloat16), "model.norm.weight": torch.ones(4)}
+    save_file(weights, model / "model.safetensors")
+    (model / "config.json").write_text('{"model_type": "llama"}')
+    ours = ENGINES["splitserve-w8a8"]
+    assert "setup" in ours.missing(tmp_path, model)
+    w8a8_export.write_w8a8(model)
+    assert ours.missing(tmp_path, model) == ""
+    written = load_file(w8a8_export.w8a8_path(model) / "model.safetensors")
+    scale = written[f"{name}_scale"].float()
+    error = (written[name] * scale - weights[name].float()).abs()
+    # A scale is rounded to bfloat16 as well, up to 127 times 1/256 of it.
+    assert (error <= scale).all()
+    assert written["model.norm.weight"].tolist() == [1.0] * 4
+    assert ours.weight_bytes(model) == 4 * 6 + 4 * 2 + 4 * 4
