@@ -10,7 +10,7 @@ from splitserve.engine_core.settings.speculation import CHOICES, HEADS, Speculat
 
 
 class SpeculationSettings(ParallelSettings, frozen=True, kw_only=True):
-    """Settings of an engine and its workers that concern drafts: without pipeline stages and adapters."""
+    """Settings of an engine and its workers that concern drafts: without pipeline stages."""
 
     speculate: Annotated[
         str,
@@ -68,7 +68,3 @@ class SpeculationSettings(ParallelSettings, frozen=True, kw_only=True):
         method = "" if self.speculation is None else self.speculation.model_method
         if method in HEADS and self.num_ranks > 1:
             raise ConfigError(f"--speculate: the method {method} works with one worker only")
-        if self.speculation is not None and self.num_adapter_slots:
-            raise ConfigError(
-                f"--speculate works without adapters only, not with {'--lora' if self.lora else '--lora-dir'}"
-            )

@@ -1,4 +1,4 @@
-"""Drafts on a GPU change neither tokens nor logprobs nor ends, whoever drafts and however a step runs."""
+"""Drafts on a GPU change neither tokens nor logprobs nor ends, of rows with adapters and without."""
 
 from __future__ import annotations
 
@@ -20,6 +20,7 @@ from tests.gpu.conftest import Gpu
 from tests.gpu.test_batch_invariance import invariant
 from tests.gpu.test_steps_ahead import loop_ahead
 from tests.gpu.whole_worker import device_of
+from tests.worker.lora.adapters import deltas_of, write_adapter
 from tests.worker.runner.checkpoints import VOCAB, write_tiny_llama
 from tests.worker.runner.test_engine_core import NUM_BLOCKS, POISON, Loaded, Served, random_requests
 from tests.worker.runner.test_speculation import check_drafts, constrained
@@ -60,6 +61,7 @@ def test_drafts_right_and_wrong_change_nothing(
     invariant: InvariantOps,
     enforce_eager: bool,
     checkpoints: tuple[Path, Path],
+    tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     rows: list[int] = []
@@ -70,9 +72,15 @@ def test_drafts_right_and_wrong_change_nothing(
         forward(graph, batch, inputs)  # type: ignore[arg-type]
 
     monkeypatch.setattr(CudaGraph, "forward", counted)
-    loaded = start(gpu, invariant, checkpoints[0], enforce_eager=enforce_eager)
+    adapter = write_adapter(tmp_path, deltas_of(1, 4), rank=4, alpha=8)
+    # Eager steps with adapters are those of a CPU.
+    adapters = [] if enforce_eager else [f"sql={adapter}"]
+    loaded = start(gpu, invariant, checkpoints[0], enforce_eager=enforce_eager, lora=adapters, max_loras=1)
     rng = random.Random(8)
-    requests = constrained(random_requests(rng, 10), rng)
+    names = ["sql", ""] if adapters else [""]
+    requests = [
+        replace(each, adapter=rng.choice(names)) for each in constrained(random_requests(rng, 10), rng)
+    ]
     seen = check_drafts(loaded, requests, rng, depth=2, max_drafts=4)
     wanted = ["right", "wrong", "cached", "numerical_error", "LENGTH"]
     assert all(seen[name] > 0 for name in wanted), seen

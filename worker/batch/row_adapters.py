@@ -53,4 +53,5 @@ class RowAdapters:
         if not self._num_adapted:
             return None
         slots = self.column[rows]
-        return torch.from_numpy(slots) if slots.max() != NO_ADAPTER else None
+        # A step whose rows have all failed, or ended, has no tokens.
+        return torch.from_numpy(slots) if slots.max(initial=NO_ADAPTER) != NO_ADAPTER else None

@@ -76,7 +76,9 @@ class CudaGraphs:
         self._sizes = ladder(min(max_rows, MAX_GRAPH_ROWS, len(batch.num_tokens)))
         self._ones = np.ones(self._sizes[-1], "<i4").tobytes()
         self._graphs: dict[int, CudaGraph] = {}
-        self._adapted_sizes = [-size for size in self._sizes] if batch.limits.num_adapters else []
+        # Those of the batch are not for a draft model.
+        self._takes_adapters = model.adapters is not None
+        self._adapted_sizes = [-size for size in self._sizes] if self._takes_adapters else []
         self._generation = 0
         self._has_room = True
         self.is_at_speed = True
@@ -148,7 +150,7 @@ class CudaGraphs:
 
     def _size_of(self, num_rows: int) -> int:
         size = self._sizes[bisect_left(self._sizes, num_rows)]
-        return -size if self._batch.adapters.are_used else size
+        return -size if self._takes_adapters and self._batch.adapters.are_used else size
 
     @torch.inference_mode()
     def prepare_ahead(self) -> bool:

@@ -1,4 +1,4 @@
-"""CPU recordings of steps with drafts: one per number of rows and of tokens in all.
+"""CPU recordings of steps with drafts: one per number of rows and of tokens in all, two with adapters.
 
 Attention reads from memory how the tokens are shared out among the rows, so a recording serves every way.
 """
@@ -32,8 +32,19 @@ class _DraftedGraph:
         block_tables: torch.Tensor,
         window_tables: torch.Tensor | None,
         num_tokens: int,
+        *,
+        has_adapters: bool,
     ) -> None:
-        """Args: tables int32 [R, as wide as the batch's] and [G, R, ...], used by other graphs in between."""
+        """Record nothing yet.
+
+        Args:
+            model: see DecodeGraphs, as of the caches.
+            kv_caches: one per layer.
+            block_tables: int32 [R, as wide as the batch's], used by other graphs in between.
+            window_tables: int32 [G, R, ...], used likewise; None without window groups.
+            num_tokens: T.
+            has_adapters: some tokens have one.
+        """
         self._model = model
         self._kv_caches = kv_caches
         num_rows = len(block_tables)
@@ -44,6 +55,7 @@ class _DraftedGraph:
             block_tables=block_tables,
             cu_seqlens_q=torch.zeros(num_rows + 1, dtype=torch.int32),
             seq_lens=torch.zeros(num_rows, dtype=torch.int32),
+            adapters=torch.zeros(num_tokens, dtype=torch.int32) if has_adapters else None,
             window_slots=None
             if window_tables is None
             else torch.zeros(len(window_tables), num_tokens, dtype=torch.int32),
@@ -61,6 +73,8 @@ class _DraftedGraph:
         np.copyto(meta.slot_mapping.numpy(), given.slot_mapping.numpy())
         np.copyto(meta.cu_seqlens_q.numpy(), given.cu_seqlens_q.numpy())
         np.copyto(meta.seq_lens.numpy(), given.seq_lens.numpy())
+        if meta.adapters is not None and given.adapters is not None:
+            np.copyto(meta.adapters.numpy(), given.adapters.numpy())
         tables = given.block_tables.numpy()
         meta.block_tables.numpy()[:, : tables.shape[1]] = tables
         if given.window_slots is not None and given.window_tables is not None:
@@ -83,7 +97,7 @@ class DraftedGraphs:
     """Runs steps with drafts from recordings; single-threaded.
 
     As with decode steps, a step runs eagerly the first time its sizes occur and is recorded the second time,
-    and all recordings are dropped when the model's buffers move.
+    with tokens that have an adapter in another recording, and all are dropped when the model's buffers move.
 
     Attributes:
         is_at_speed: whether the last step took as long as steps of its sizes will from now on.
@@ -97,7 +111,7 @@ class DraftedGraphs:
         table = (num_rows, batch.blocks.table.shape[1])
         self._block_tables = torch.zeros(table, dtype=torch.int32)
         self._window_tables = torch.zeros((batch.limits.num_window_groups, *table), dtype=torch.int32)
-        self._graphs: dict[tuple[int, int], _DraftedGraph] = {}
+        self._graphs: dict[tuple[int, int, bool], _DraftedGraph] = {}
         self._generation = 0
         self.is_at_speed = True
 
@@ -114,14 +128,16 @@ class DraftedGraphs:
         num_rows, num_tokens = len(inputs.rows), len(inputs.token_ids)
         if num_tokens > MAX_GRAPH_ROWS or num_rows == 0 or not inputs.only_decodes:
             return None
-        graph = self._graphs.get((num_rows, num_tokens))
+        has_adapters = inputs.meta.adapters is not None
+        graph = self._graphs.get((num_rows, num_tokens, has_adapters))
         if graph is not None:
             self.is_at_speed = graph.is_recorded
             return graph.forward(inputs)
         if len(self._graphs) < MAX_RECORDINGS:
             tables = self._block_tables[:num_rows]
             windows = self._window_tables[:, :num_rows] if len(self._window_tables) else None
-            graph = _DraftedGraph(self._model, self._kv_caches, tables, windows, num_tokens)
-            self._graphs[num_rows, num_tokens] = graph
+            caches = self._kv_caches
+            graph = _DraftedGraph(self._model, caches, tables, windows, num_tokens, has_adapters=has_adapters)
+            self._graphs[num_rows, num_tokens, has_adapters] = graph
             self.is_at_speed = False
         return None

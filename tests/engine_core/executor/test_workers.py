@@ -305,7 +305,7 @@ def test_no_file_is_left_once_the_worker_is_connected(make_bench: MakeBench) -> 
     assert not os.path.exists(os.path.dirname(address.removeprefix("ipc://")))
 
 
-# Several workers do not speculate, nor does one with adapters.
+# Stages of a pipeline do not speculate.
 @pytest.mark.parametrize(
     "changes",
     [
@@ -319,8 +319,6 @@ def test_no_file_is_left_once_the_worker_is_connected(make_bench: MakeBench) -> 
         {
             "tensor_parallel_size": 1,
             "pipeline_parallel_size": 1,
-            "lora": [],
-            "lora_dir": "",
             "speculate": "draft",
             "speculative_config": '{"num_speculative_tokens":3}',
         },

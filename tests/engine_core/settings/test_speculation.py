@@ -163,14 +163,6 @@ def test_heads_have_one_worker(speculate: str, model: str) -> None:
         ).validate()
 
 
-@pytest.mark.parametrize("flag", ["--lora", "--lora-dir"])
-def test_adapters_are_refused(flag: str) -> None:
-    lora, lora_dir = (["a=/a"], "") if flag == "--lora" else ([], "/a")
-    config = EngineConfig(listen="ipc:///tmp/s/e", speculate="ngram", lora=lora, lora_dir=lora_dir)
-    with pytest.raises(ConfigError, match=f"--speculate works without adapters only, not with {flag}$"):
-        config.validate()
-
-
 def test_scripts_may_give_a_dict() -> None:
     words = engine_words(
         engine_keywords(), {"speculative_config": {"method": "ngram", "num_speculative_tokens": 3}}

@@ -197,6 +197,14 @@ def test_a_table_that_begins_before_the_sequence_is_refused() -> None:
         run(InputBatch(LIMITS, []), {1: 2}, row)
 
 
+def test_a_step_whose_rows_have_all_failed_has_no_tokens_beside_a_row_with_an_adapter() -> None:
+    batch = InputBatch(LIMITS._replace(num_adapters=1), [])
+    run(batch, {0: 3}, msgspec.structs.replace(new(0, [5, 6, 7], [0]), adapter=0))
+    batch.fail(RowError(0, "numerical_error", "no numbers"))
+    inputs = play(batch, {0: 1})
+    assert (inputs.rows.tolist(), inputs.meta.adapters) == ([], None)
+
+
 def test_a_stage_that_does_not_sample_is_told_the_tokens_it_has_not_got() -> None:
     batch = InputBatch(LIMITS, [], is_pipelined=True)
     run(batch, {0: 3, 1: 2}, new(0, [5, 6, 7], [0]), new(1, [8, 9, 1], [1]), last_token_ids=[-1, -1])

@@ -152,8 +152,10 @@ class ParallelWorker:
         (answer,) = (answer for answer in self.ask(_Compile(message)) if answer is not None)
         return answer
 
-    def load_adapter(self, message: LoadAdapter) -> list[AdapterLoaded]:
-        return self.ask(_LoadAdapter(message))
+    def load_adapter(self, message: LoadAdapter) -> AdapterLoaded:
+        answer, *others = self.ask(_LoadAdapter(message))
+        assert all(other == answer for other in others)
+        return answer
 
     def execute(self, step: SchedulerOutput) -> ModelRunnerOutput:
         outputs = self.ask(_Execute(step))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import random
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import msgspec
@@ -15,6 +15,7 @@ from llguidance import LLMatcher
 from splitserve.engine_core.sequence_sampling import SequenceSampling
 from splitserve.worker.config import WorkerConfig
 from splitserve.worker.worker import Worker
+from tests.worker.lora.adapters import deltas_of, write_adapter
 from tests.worker.parallel.ranks import ParallelWorker, RankPool
 from tests.worker.runner.checkpoints import VOCAB, write_tiny_llama
 from tests.worker.runner.test_engine_core import NUM_BLOCKS, POISON, Loop, Served, random_requests
@@ -81,7 +82,7 @@ class FreeDrafts:
         prices.of_a_draft = lambda *_: 0.0  # type: ignore[method-assign]
 
 
-def two_ranks(model: Path, **settings: str) -> WorkerConfig:
+def two_ranks(model: Path, **settings: object) -> WorkerConfig:
     return WorkerConfig(
         model=str(model),
         tensor_parallel_size=2,
@@ -101,11 +102,15 @@ def loop_on(workers: ParallelWorker, max_drafts: int = 0) -> Loop:
 def test_drafts_right_and_wrong_change_nothing(
     short_of_memory: bool, ranks: RankPool, tmp_path: Path
 ) -> None:
-    config = two_ranks(write_tiny_llama(tmp_path, poisoned_token=POISON))
+    adapter = write_adapter(tmp_path / "sql", deltas_of(1, 4), rank=4, alpha=8)
+    model = write_tiny_llama(tmp_path / "model", poisoned_token=POISON)
+    config = two_ranks(model, lora=[f"sql={adapter}"], max_loras=1)
     # A recorded step calls the exchanges once.
     config = msgspec.structs.replace(config, enforce_eager=short_of_memory)
     rng = random.Random(2)
-    requests = constrained(random_requests(rng, 12), rng)
+    requests = [
+        replace(each, adapter=rng.choice(["sql", ""])) for each in constrained(random_requests(rng, 12), rng)
+    ]
     plain = loop_on(ranks.load(config))
     plain.run(requests)
     drafting = ranks.load(msgspec.structs.replace(config, speculate="ngram"))

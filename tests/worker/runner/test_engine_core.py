@@ -17,7 +17,12 @@ from splitserve.engine_core.engine.core import EngineCore
 from splitserve.engine_core.executor.inproc import InprocExecutor
 from splitserve.engine_core.ipc.codec import pack_int32, unpack_int32, unpack_int64
 from splitserve.engine_core.ipc.messages import AddRequest, Finished, FinishReason
-from splitserve.engine_core.ipc.worker_messages import GrammarCompiled, ModelRunnerOutput, WorkerReady
+from splitserve.engine_core.ipc.worker_messages import (
+    AdapterLoaded,
+    GrammarCompiled,
+    ModelRunnerOutput,
+    WorkerReady,
+)
 from splitserve.engine_core.sequence_sampling import RepetitionDetection, SequenceSampling
 from splitserve.worker.config import WorkerConfig
 from splitserve.worker.worker import Worker
@@ -42,9 +47,10 @@ class Served:
     predicted: list[int] = field(default_factory=list)
     tenant: str = ""
     cache_salt: str = ""
+    adapter: str = ""
 
     def again(self) -> Served:
-        return Served(self.prompt, self.sampling)
+        return Served(self.prompt, self.sampling, adapter=self.adapter)
 
     def heard(self) -> tuple[object, ...]:
         """All that may not depend on the company; of a prompt that fails, earlier chunks may be scored."""
@@ -55,7 +61,10 @@ class Served:
 
 
 class Loop:
-    """A busy loop without sockets: `depth` steps in flight, integrity checked after each."""
+    """A busy loop without sockets: `depth` steps in flight, integrity checked after each.
+
+    Of adapters it knows those that the configuration names.
+    """
 
     def __init__(
         self, worker: Worker, config: WorkerConfig, ready: WorkerReady, depth: int = 2, max_drafts: int = 0
@@ -71,6 +80,8 @@ class Loop:
             block_size=config.block_size,
             num_blocks=NUM_BLOCKS,
             num_speculative_tokens=max_drafts,
+            num_adapter_slots=config.num_adapter_slots,
+            adapters=dict(each.split("=") for each in config.lora),
         )
         self.engine = EngineCore(limits, ready.model, epoch=1, clock=ManualClock())
 
@@ -89,6 +100,7 @@ class Loop:
                         request.sampling,
                         tenant=request.tenant,
                         cache_salt=request.cache_salt,
+                        adapter=request.adapter,
                         predicted_token_ids=pack_int32(request.predicted),
                     ),
                 )
@@ -96,9 +108,15 @@ class Loop:
                 self._executor.compile(grammar)
             while self.engine.num_steps_in_flight < self._depth and (step := self.engine.plan()) is not None:
                 self._executor.submit(step)
+            for adapter in self.engine.take_adapters():
+                self._executor.load_adapter(adapter)
             for message in self._executor.receive():
                 if isinstance(message, GrammarCompiled):
                     self.engine.compiled(message)
+                    continue
+                if isinstance(message, AdapterLoaded):
+                    assert not message.error
+                    self.engine.adapter_loaded(message)
                     continue
                 assert isinstance(message, ModelRunnerOutput)
                 self.engine.apply(message)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections import Counter
+from dataclasses import replace
 from pathlib import Path
 
 import msgspec
@@ -125,7 +126,7 @@ def recorded_parts(runner: ModelRunner) -> tuple[Model, ArrivingCaches, InputBat
 
 def constrained(requests: list[Served], rng: random.Random) -> list[Served]:
     """The same, some with a grammar."""
-    return [Served(each.prompt, with_grammar(each.sampling, rng)) for each in requests]
+    return [replace(each, sampling=with_grammar(each.sampling, rng)) for each in requests]
 
 
 def check_drafts(
