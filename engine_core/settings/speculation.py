@@ -14,8 +14,6 @@ _NGRAM, _SUFFIX = "ngram", "suffix"
 METHODS = (_NGRAM, _SUFFIX, "grammar", "prediction", _DRAFT_MODEL, _EAGLE3, _MTP)
 # What --speculate calls them, if it is shorter.
 WORDS = {_DRAFT_MODEL: "draft", _EAGLE3: "eagle"}
-# Those that read hidden states of the model.
-HEADS = (_EAGLE3, _MTP)
 # Those that draft with a checkpoint of their own.
 _WITH_MODEL = (_DRAFT_MODEL, _EAGLE3)
 # Those with a KV cache of their own.

@@ -6,7 +6,7 @@ from typing import Annotated
 from splitserve.engine_core.errors import ConfigError
 from splitserve.engine_core.settings.parallel_settings import ParallelSettings
 from splitserve.engine_core.settings.setting import Setting
-from splitserve.engine_core.settings.speculation import CHOICES, HEADS, Speculation, parse_speculation
+from splitserve.engine_core.settings.speculation import CHOICES, Speculation, parse_speculation
 
 
 class SpeculationSettings(ParallelSettings, frozen=True, kw_only=True):
@@ -65,6 +65,3 @@ class SpeculationSettings(ParallelSettings, frozen=True, kw_only=True):
         super().validate()
         if self.speculation is not None and self.pipeline_parallel_size > 1:
             raise ConfigError("--speculate works without --pipeline-parallel-size only")
-        method = "" if self.speculation is None else self.speculation.model_method
-        if method in HEADS and self.num_ranks > 1:
-            raise ConfigError(f"--speculate: the method {method} works with one worker only")

@@ -93,6 +93,9 @@ def _declared_bytes(asked: AskedModel, declared: DeclaredModel) -> int:
     if declared.adapters is not None:
         slots = declared.adapters.slot_bytes * asked.uses.num_adapters
     draft = 0 if asked.draft is None else _declared_bytes(asked.draft, asked.draft.declared())
+    if asked.vocabulary is not None:
+        _vocabulary, plan = asked.vocabulary.declared()
+        draft += weigh(Path(asked.vocabulary.config.path), plan, asked.dtype, device)
     return weigh(path, declared.plan, asked.dtype, device) + slots + draft
 
 
@@ -105,7 +108,7 @@ def _step_bytes(asked: AskedModel, declared: DeclaredModel, step: StepSize) -> i
 
 def _described(asked: AskedModel, declared: DeclaredModel) -> LoadedModel:
     """Return what is known of a model before it is loaded."""
-    config, dtype, quantization, cache_dtype, placement, _uses, pooling, _draft = asked
+    config, dtype, quantization, cache_dtype, placement, _uses, pooling, *_drafting = asked
     known = with_windows(config, declared.model)
     return LoadedModel(known, dtype, declared.model, quantization, cache_dtype, placement, pooling)
 

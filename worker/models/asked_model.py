@@ -24,6 +24,7 @@ from splitserve.worker.device.base import Device
 from splitserve.worker.device.dtypes import check_quantization, resolve_dtype
 from splitserve.worker.kv_cache.cache_dtype import resolve_cache_dtype, settle_cache
 from splitserve.worker.models.dense_layer import load_dense
+from splitserve.worker.models.draft_heads.whole_vocabulary import AskedVocabulary
 from splitserve.worker.models.loaded_model import LoadedModel
 from splitserve.worker.models.placement import Placement
 from splitserve.worker.models.registry import (
@@ -51,6 +52,7 @@ class AskedModel(NamedTuple):
         uses: what is asked of it.
         pooling: how it makes vectors of prompts; None if it generates text.
         draft: the smaller model or head that drafts for it; None for none.
+        vocabulary: see LoadedModel.
     """
 
     config: ModelConfig
@@ -61,11 +63,13 @@ class AskedModel(NamedTuple):
     uses: ModelUses
     pooling: Pooling | None = None
     draft: AskedModel | None = None
+    vocabulary: AskedVocabulary | None = None
 
     def quantized(self, quantization: str) -> AskedModel:
-        """Return it with another quantization, which holds for the draft model, too."""
+        """Return it with another quantization, which holds for what drafts, too."""
         draft = None if self.draft is None else self.draft.quantized(quantization)
-        return self._replace(quantization=quantization, draft=draft)
+        vocabulary = None if self.vocabulary is None else self.vocabulary._replace(quantization=quantization)
+        return self._replace(quantization=quantization, draft=draft, vocabulary=vocabulary)
 
     def declared(self) -> DeclaredModel:
         """Declare its layers; raises as declare_model does."""
@@ -73,16 +77,17 @@ class AskedModel(NamedTuple):
 
     def load(self, progress: Progress, loader: Loader) -> LoadedModel:
         """Load its weights; raises as load_model and load_dense do."""
-        config, dtype, quantization, cache_dtype, placement, uses, pooling, draft = self
+        config, dtype, quantization, cache_dtype, placement, uses, pooling, draft, vocabulary = self
         if draft is not None and draft.config.draft_head is not None:
             # What is wrong with it should not be found out when the model has taken its memory.
             weigh(Path(draft.config.path), draft.declared().plan, draft.dtype, placement.device)
         model = load_model(config, dtype, placement, progress, quantization, loader, uses)
         dense = [] if pooling is None else load_dense(pooling, config, placement.device, loader)
         drafting = None if draft is None else draft.load(progress, loader)
+        words = None if vocabulary is None else vocabulary.load(progress, loader)
         known = with_windows(config, model)
         return LoadedModel(
-            known, dtype, model, quantization, cache_dtype, placement, pooling, dense, drafting
+            known, dtype, model, quantization, cache_dtype, placement, pooling, dense, drafting, words
         )
 
 
@@ -110,25 +115,35 @@ def ask(asked: WorkerConfig, device: Device, meet: Callable[[], Mesh]) -> AskedM
     if pooling is None:
         _check_speculation(asked, config, placement)
     model = AskedModel(config, dtype, asked.quantization, cache_dtype, placement, uses, pooling)
-    draft = _ask_draft(asked, model)
-    if draft is not None and draft.config.draft_head is not None:
-        uses = uses._replace(tapped_layers=draft.config.draft_head.read_layers)
-    return model._replace(draft=draft, uses=uses)
+    return _with_draft(asked, model)
 
 
-def _ask_draft(asked: WorkerConfig, model: AskedModel) -> AskedModel | None:
-    """Return the draft model or head that the settings name; dtypes and --quantization are its, too."""
+def _with_draft(asked: WorkerConfig, model: AskedModel) -> AskedModel:
+    """Return the model with the draft model or head that the settings name."""
     speculation = asked.speculation
     if speculation is None or not speculation.model_method or model.pooling is not None:
-        return None
-    device, backend, mesh = model.placement
+        return model
+    config = read_draft_config(speculation.model, model.config, speculation.model_method)
+    _device, backend, mesh = model.placement
+    head = config.draft_head
+    if head is not None:
+        if not isinstance(backend, CpuAttention):
+            raise ConfigError(f"--speculate: the method {speculation.model_method} works on a CPU only")
+        # All ranks compute steps of the same shape, though rank 0 alone is asked for states.
+        model = model._replace(uses=model.uses._replace(tapped_layers=head.read_layers))
     if mesh.group is not None and mesh.group.rank:
         # Rank 0 drafts, and holds all of the draft model.
-        return None
-    config = read_draft_config(speculation.model, model.config, speculation.model_method)
-    is_head = config.draft_head is not None
-    if is_head and not isinstance(backend, CpuAttention):
-        raise ConfigError(f"--speculate: the method {speculation.model_method} works on a CPU only")
+        return model
+    draft = _ask_draft(asked, model, config)
+    if head is not None and mesh.group is not None and not (head.has_own_embedding and head.has_own_head):
+        parts = model.dtype, model.quantization, draft.placement
+        draft = draft._replace(vocabulary=AskedVocabulary(model.config, head, *parts))
+    return model._replace(draft=draft)
+
+
+def _ask_draft(asked: WorkerConfig, model: AskedModel, config: ModelConfig) -> AskedModel:
+    """Return the draft model or head of a config; dtypes and --quantization are its, too."""
+    device, is_head = model.placement.device, config.draft_head is not None
     # A head computes with what the model has computed.
     dtype = model.dtype if is_head else resolve_dtype(asked.dtype, config, device)
     check_quantization(asked.quantization, dtype, device)

@@ -17,6 +17,7 @@ from splitserve.worker.kv_cache.layer_groups import LayerGroups, LayerPlace, gro
 from splitserve.worker.kv_cache.layout import BlockShape
 from splitserve.worker.models.base import Model
 from splitserve.worker.models.dense_layer import DenseLayer
+from splitserve.worker.models.draft_heads.whole_vocabulary import WholeVocabulary
 from splitserve.worker.models.placement import Placement
 from splitserve.worker.parallel.shares import share
 
@@ -34,6 +35,7 @@ class LoadedModel(NamedTuple):
         pooling: how it makes vectors of prompts; None if it generates text.
         dense: layers behind the pooling.
         draft: the smaller model or head that drafts for it; None for none.
+        vocabulary: of a head, the model's as a whole; None if it has its own, or the model is not sharded.
     """
 
     config: ModelConfig
@@ -45,6 +47,7 @@ class LoadedModel(NamedTuple):
     pooling: Pooling | None = None
     dense: Sequence[DenseLayer] = ()
     draft: LoadedModel | None = None
+    vocabulary: WholeVocabulary | None = None
 
     @property
     def layer_groups(self) -> LayerGroups:

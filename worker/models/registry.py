@@ -28,7 +28,7 @@ from splitserve.worker.models.placement import Placement
 from splitserve.worker.ops.quantization import FORMS
 from splitserve.worker.parallel.shares import check_shares, check_stages
 from splitserve.worker.weights.loading import Loader, Progress, load_weights
-from splitserve.worker.weights.tied_head import has_own_head
+from splitserve.worker.weights.tied_head import as_stored
 
 logger = logging.getLogger(__name__)
 
@@ -210,8 +210,8 @@ def declare_model(
     if not uses.has_head:
         # No checkpoint has to have a head that nobody uses, and none that it has is read.
         config = msgspec.structs.replace(config, tie_word_embeddings=True)
-    elif config.tie_word_embeddings and has_own_head(Path(config.path), family.embedding, prefix):
-        config = msgspec.structs.replace(config, tie_word_embeddings=False)
+    else:
+        config = as_stored(config, family.embedding, prefix)
     ignored = [f"{HEAD}.weight"] if config.tie_word_embeddings else []
     if config.encoder is not None:
         # A layer for training, which only some heads for labels read.

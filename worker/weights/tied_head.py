@@ -5,6 +5,9 @@ from __future__ import annotations
 import logging
 from pathlib import Path
 
+import msgspec
+
+from splitserve.engine_core.checkpoint.config.model_config import ModelConfig
 from splitserve.engine_core.checkpoint.weight_files import Checkpoint, CheckpointTensor, has_weights
 from splitserve.engine_core.process.logs import log_event
 from splitserve.worker.layers.embedding import HEAD
@@ -12,6 +15,13 @@ from splitserve.worker.layers.embedding import HEAD
 logger = logging.getLogger(__name__)
 
 _CHUNK_BYTES = 16 * 2**20
+
+
+def as_stored(config: ModelConfig, embedding: str, prefix: str) -> ModelConfig:
+    """Return the config with a head of its own if the files hold one, whatever it says; see has_own_head."""
+    if config.tie_word_embeddings and has_own_head(Path(config.path), embedding, prefix):
+        return msgspec.structs.replace(config, tie_word_embeddings=False)
+    return config
 
 
 def has_own_head(directory: Path, embedding: str, prefix: str) -> bool:

@@ -155,14 +155,6 @@ def test_pipeline_stages_are_refused() -> None:
     EngineConfig(listen="ipc:///tmp/s/e", speculate="ngram", tensor_parallel_size=2).validate()
 
 
-@pytest.mark.parametrize(("speculate", "model"), [("eagle", "/head"), ("mtp", "")])
-def test_heads_have_one_worker(speculate: str, model: str) -> None:
-    with pytest.raises(ConfigError, match="works with one worker only"):
-        EngineConfig(
-            listen="ipc:///tmp/s/e", speculate=speculate, speculative_model=model, tensor_parallel_size=2
-        ).validate()
-
-
 def test_scripts_may_give_a_dict() -> None:
     words = engine_words(
         engine_keywords(), {"speculative_config": {"method": "ngram", "num_speculative_tokens": 3}}

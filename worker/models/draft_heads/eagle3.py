@@ -25,6 +25,7 @@ from splitserve.worker.layers.parameter import PackedParameter, Part
 from splitserve.worker.layers.rotary import RotaryEmbedding
 from splitserve.worker.models.base import Model
 from splitserve.worker.models.decoder import Decoder
+from splitserve.worker.models.draft_heads.base import Vocabulary
 
 # Tensors that are read elsewhere or not needed: the head's vocabulary in both directions.
 IGNORED = ("d2t", "t2d")
@@ -77,11 +78,12 @@ class Eagle3Head:
             self._head = ctx.plan.declare_head(f"{HEAD}.weight", shape)
         self.num_params = ctx.plan.num_params
         self._model: Decoder | None = None
+        self._vocabulary: Vocabulary | None = None
 
-    def serve(self, model: Model) -> None:
+    def serve(self, model: Model, vocabulary: Vocabulary | None = None) -> None:
         """See HeadModel."""
         assert isinstance(model, Decoder), "read_eagle3 refuses others"
-        self._model = model
+        self._model, self._vocabulary = model, vocabulary or model
 
     def states(self, places: torch.Tensor) -> torch.Tensor:
         """See HeadModel."""
@@ -120,7 +122,7 @@ class Eagle3Head:
         """Return fp32 logits [S, V] of what forward() returned; -inf for tokens that it does not know."""
         normed = self._norm(hidden)
         if self._head is None:
-            return self._served.compute_logits(normed)
+            return self._words.compute_logits(normed)
         count = len(hidden)
         logits = self.workspace.take("logits", count, self._head.shape[0], torch.float32)
         self._ops.linear(logits, normed, self._head.weight)
@@ -133,12 +135,17 @@ class Eagle3Head:
     def _table(self) -> PackedParameter:
         if self._embedding is not None:
             return self._embedding
-        return self._served.embedding_weight
+        return self._words.embedding_weight
 
     @property
     def _served(self) -> Decoder:
         assert self._model is not None
         return self._model
+
+    @property
+    def _words(self) -> Vocabulary:
+        assert self._vocabulary is not None
+        return self._vocabulary
 
     def _features(self, count: int) -> torch.Tensor:
         return self.workspace.take("features", count, self._size)

@@ -21,6 +21,7 @@ from splitserve.worker.layers.rotary import RotaryEmbedding
 from splitserve.worker.models.base import Model
 from splitserve.worker.models.decoder import PREFIX, Decoder
 from splitserve.worker.models.decoder_layer import DecoderLayer, Midway
+from splitserve.worker.models.draft_heads.base import Vocabulary
 
 # Of the same checkpoint: the model, whose copies of embedding and output head in this layer are not read.
 IGNORED = (PREFIX, "layers.", "embed_tokens.", "norm.", "lm_head.")
@@ -65,11 +66,12 @@ class MtpHead:
         self._norm = RMSNorm(ctx, f"{name}.shared_head.norm", size, config.norm_eps)
         self.num_params = ctx.plan.num_params
         self._model: Decoder | None = None
+        self._vocabulary: Vocabulary | None = None
 
-    def serve(self, model: Model) -> None:
+    def serve(self, model: Model, vocabulary: Vocabulary | None = None) -> None:
         """See HeadModel."""
         assert isinstance(model, Decoder), "its checkpoint is a decoder's"
-        self._model = model
+        self._model, self._vocabulary = model, vocabulary or model
 
     def states(self, places: torch.Tensor) -> torch.Tensor:
         """See HeadModel."""
@@ -89,7 +91,7 @@ class MtpHead:
         """Return what stands for the model's final hidden states [S, H] at the tokens."""
         count, size, ops = len(token_ids), self._size, self._ops
         tokens = self.workspace.take("tokens", count, size)
-        ops.embedding(tokens, token_ids, self._served.embedding_weight.weight)
+        ops.embedding(tokens, token_ids, self._words.embedding_weight.weight)
         pairs = self.workspace.take_spaced("pairs", count, 2 * size)
         ops.rms_norm(pairs[:, :size], tokens, self._token_norm.tensor, self._eps)
         ops.rms_norm(pairs[:, size:], self._features(count), self._state_norm.tensor, self._eps)
@@ -101,12 +103,17 @@ class MtpHead:
 
     def compute_logits(self, hidden: torch.Tensor) -> torch.Tensor | None:
         """Return fp32 logits [S, V] of what forward() returned."""
-        return self._served.compute_logits(hidden)
+        return self._words.compute_logits(hidden)
 
     @property
     def _served(self) -> Decoder:
         assert self._model is not None
         return self._model
+
+    @property
+    def _words(self) -> Vocabulary:
+        assert self._vocabulary is not None
+        return self._vocabulary
 
     def _features(self, count: int) -> torch.Tensor:
         return self.workspace.take("features", count, self._size)

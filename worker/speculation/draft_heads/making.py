@@ -43,7 +43,7 @@ def make_head_drafter(
     """
     head, batch = draft.model, sampler.batch
     assert isinstance(head, Eagle3Head | MtpHead)
-    head.serve(model)
+    head.serve(model, draft.vocabulary)
     caches, host_blocks = make_cache(draft, batch, num_host_blocks)
     graphs = DraftedGraphs(head, caches, batch) if records else None
     passes = HeadPasses(draft, head, caches, batch, graphs)

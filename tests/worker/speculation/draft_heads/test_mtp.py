@@ -37,9 +37,12 @@ def _free_drafts(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture(scope="module")
 def folder(checkpoints: CheckpointCache, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_mtp(checkpoints, tmp_path_factory.mktemp("mtp") / "model")
+
+
+def write_mtp(checkpoints: CheckpointCache, path: Path) -> Path:
     """The tiny DeepSeek V3, with a layer behind its last that is much like that."""
     source = checkpoints.get(CheckpointSpec("deepseekv3"))
-    path = tmp_path_factory.mktemp("mtp") / "model"
     shutil.copytree(source, path)
     tensors = load_file(source / "model.safetensors")
     for name, tensor in list(tensors.items()):
