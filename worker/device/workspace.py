@@ -4,9 +4,13 @@ from __future__ import annotations
 
 import torch
 
+from splitserve.worker.pages import zero_pages
+
 # Rows spaced at multiples of this many bytes map to few cache sets of a CPU, and evict each other.
 _CONFLICT_BYTES = 1024
 _LINE_BYTES = 64
+# A page of a CPU's memory that spares the way through page tables for each row.
+_HUGE_PAGE_BYTES = 2 << 20
 
 
 class Workspace:
@@ -35,8 +39,7 @@ class Workspace:
         size = rows * columns
         buffer = self._buffers.get(role)
         if buffer is None or buffer.numel() < size:
-            buffer = torch.empty(size, dtype=dtype or self.dtype, device=self.device)
-            self._buffers[role] = buffer
+            buffer = self._buffers[role] = self._allocate(size, dtype or self.dtype)
             self.generation += 1
         return buffer[:size].view(rows, columns)
 
@@ -50,3 +53,8 @@ class Workspace:
         if not conflicts or self.device.type != "cpu":
             return self.take(role, rows, columns)
         return self.take(role, rows, columns + _LINE_BYTES // self.dtype.itemsize)[:, :columns]
+
+    def _allocate(self, size: int, dtype: torch.dtype) -> torch.Tensor:
+        if self.device.type == "cpu" and size * dtype.itemsize >= _HUGE_PAGE_BYTES:
+            return zero_pages((size,), dtype, huge=True)
+        return torch.empty(size, dtype=dtype, device=self.device)

@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+import mmap
+import re
+from pathlib import Path
+
+import pytest
 import torch
 
 from splitserve.worker.device.workspace import Workspace
@@ -26,3 +31,22 @@ def test_a_role_keeps_its_memory_until_it_needs_more() -> None:
 def test_other_devices_want_dense_rows() -> None:
     workspace = Workspace(torch.bfloat16, torch.device("meta"))
     assert workspace.take_spaced("wide", 3, 4096).is_contiguous()
+
+
+@pytest.mark.skipif(not hasattr(mmap, "MADV_HUGEPAGE"), reason="a system without such advice")
+def test_large_buffers_ask_for_huge_pages() -> None:
+    workspace = Workspace(torch.bfloat16, torch.device("cpu"))
+    rows = workspace.take("many", 1024, 1024, torch.float32).fill_(1)
+    assert "hg" in _flags_at(rows.data_ptr())
+    assert workspace.take("few", 16, 1024).shape == (16, 1024)
+
+
+def _flags_at(address: int) -> list[str]:
+    """Flags of the memory mapping that holds an address."""
+    holds = False
+    for line in Path("/proc/self/smaps").read_text().splitlines():
+        if span := re.match(r"([0-9a-f]+)-([0-9a-f]+) ", line):
+            holds = int(span[1], 16) <= address < int(span[2], 16)
+        elif holds and line.startswith("VmFlags:"):
+            return line.split()[1:]
+    raise AssertionError("no such mapping")
