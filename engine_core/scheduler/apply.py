@@ -80,12 +80,13 @@ class StepApplier:
         if output.prompt_logprobs or output.pooled:
             self._check_keys(output)
         self._in_flight.popleft()
-        ended = self._end_failed_rows(output, planned)
+        # Every step passes here, and hardly one has errors, prompts' logprobs, vectors or rows that end.
+        ended = self._end_failed_rows(output, planned) if output.errors else []
         ran_out_of_memory = self._take_back(output, planned, ended)
         if sampled.rows is not self._running.order:  # otherwise no row came or went since it was planned
             sampled = sampled.alive(self._running, planned.step)
-        prompt_logprobs = self._prompt_logprobs(output, planned)
-        pooled = self._pooled(output, planned)
+        prompt_logprobs = self._prompt_logprobs(output, planned) if output.prompt_logprobs else []
+        pooled = self._pooled(output, planned) if output.pooled else []
         known = self._running.num_known_tokens[sampled.rows]
         if sampled.lengths is None:
             one_each, finishing = self._emit(_Sampled(sampled.rows, known, sampled.token_ids))
@@ -100,7 +101,8 @@ class StepApplier:
             count_drafts(self._running, (planned, *self._in_flight), sampled, known)
         self._index_full_blocks(planned)
         logprobs = self._logprobs(output, emitted) if output.logprobs else []
-        ended += self._finish(finishing)
+        if finishing:
+            ended += self._finish(finishing)
         return AppliedStep(planned, tokens, ended, logprobs, prompt_logprobs, pooled, ran_out_of_memory)
 
     def _oldest_step(self, output: ModelRunnerOutput) -> PlannedStep:
