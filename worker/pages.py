@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import mmap
+from contextlib import suppress
 
 import torch
 
@@ -25,5 +26,7 @@ def zero_pages(shape: tuple[int, ...], dtype: torch.dtype, huge: bool = False) -
     num_bytes = math.prod(shape) * dtype.itemsize
     pages = mmap.mmap(-1, max(1, num_bytes), flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
     if huge and hasattr(mmap, "MADV_HUGEPAGE"):
-        pages.madvise(mmap.MADV_HUGEPAGE)
+        # A kernel built without them refuses the advice.
+        with suppress(OSError):
+            pages.madvise(mmap.MADV_HUGEPAGE)
     return torch.frombuffer(pages, dtype=torch.uint8)[:num_bytes].view(dtype).view(shape)
