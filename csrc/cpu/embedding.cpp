@@ -23,9 +23,13 @@ struct PackedRow {
   Element operator[](int64_t k) const { return first[k / pair * kPanelCols * pair + k % pair]; }
 };
 
+// A pair at a time.
 template <typename Element>
 void copy_row(Element* out, const PackedRow<Element>& row, int64_t size) {
-  for (int64_t k = 0; k < size; ++k) out[k] = row[k];
+  constexpr int64_t kPair = 4 / sizeof(Element);
+  int64_t k = 0;
+  for (; k + kPair <= size; k += kPair) std::memcpy(out + k, row.first + k * kPanelCols, 4);
+  for (; k < size; ++k) out[k] = row[k];
 }
 
 // bfloat16(code * scale)
