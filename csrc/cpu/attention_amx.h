@@ -22,18 +22,19 @@ struct NoTiles {
 
 #if defined(__AMX_BF16__)
 
-// Asks for what is wanted next, little by little.
+// Asks for what is wanted next, if anything is, little by little.
 class Requests {
  public:
-  Requests(const Stream<BFloat16>& wanted, int64_t steps) : wanted(wanted), steps(steps) {}
+  Requests(const Stream<BFloat16>* wanted, int64_t steps)
+      : wanted(wanted), steps(wanted == nullptr ? 0 : steps) {}
 
   // `count` steps more, as far as there are.
   SPLITSERVE_INLINE void next(int64_t count) {
-    for (; count > 0 && step < steps; --count) wanted.fetch(step++);
+    for (; count > 0 && step < steps; --count) wanted->fetch(step++);
   }
 
  private:
-  const Stream<BFloat16>& wanted;
+  const Stream<BFloat16>* const wanted;
   const int64_t steps;
   int64_t step = 0;
 };
@@ -50,7 +51,7 @@ class TileProducts {
 
   // dots[i, j] = query i times key j, for the registers of positions in `registers`.
   void score(const Stream<BFloat16>& keys, Range registers, const BFloat16* queries, int64_t rows,
-             float* dots, const Stream<BFloat16>& wanted) {
+             float* dots, const Stream<BFloat16>* wanted) {
     shape(rows);
     Requests requests(wanted, p.head_dim / 2);
     for (int64_t first = registers.begin; first < registers.end; first += 2) {
@@ -69,7 +70,7 @@ class TileProducts {
   // totals[i] += weights of row i times the values of a KV head that begins `offset` elements behind the one
   // that the chunk was looked for. Row i sees seen[i]; elsewhere its weights are zero.
   void add_values(const Chunk<BFloat16>& chunk, int64_t offset, const Range* seen, int64_t rows,
-                  const BFloat16* weights, float* totals, const Stream<BFloat16>& wanted) {
+                  const BFloat16* weights, float* totals, const Stream<BFloat16>* wanted) {
     const Range any{seen[0].begin, seen[rows - 1].end}, shared{seen[rows - 1].begin, seen[0].end};
     // A weight of zero does not hide a NaN.
     if (rows > 1 && !are_finite(chunk, offset, any, shared)) {

@@ -206,7 +206,7 @@ class TileAttention {
     const Stream<T> keys = reader.keys(chunk, head, registers);
     if constexpr (kHasTiles<T>) {
       tiles.score(keys, registers, queries + first_at * query_stride, rows.end - rows.begin,
-                  dots + first_at * kChunk, wanted);
+                  dots + first_at * kChunk, &wanted);
     } else {
       each_group(rows, [&](int64_t row, auto num_rows, auto is_fetching) {
         const int64_t at = i * tile.rows + row;
@@ -229,7 +229,7 @@ class TileAttention {
     if constexpr (kHasTiles<T>) {
       const int64_t at = i * tile.rows + rows.begin;
       tiles.add_values(chunk, offset, seen + rows.begin, rows.end - rows.begin, weights + at * kChunk,
-                       state.values + at * width, wanted);
+                       state.values + at * width, &wanted);
     } else {
       each_group(rows, [&](int64_t row, auto num_rows, auto is_fetching) {
         const int64_t at = i * tile.rows + row;

@@ -3,6 +3,7 @@
 #pragma once
 
 #include "common/whole_attention.h"
+#include "cpu/attention_amx.h"
 #include "cpu/attention_products.h"
 #include "cpu/attention_state.h"
 #include "cpu/kv_block.h"
@@ -57,7 +58,8 @@ class PackedHead {
 };
 
 // Rows that share what is loaded of keys and values: enough for the products, few enough for the cache.
-inline constexpr int64_t kWholeRows = 48;
+template <typename T>
+inline constexpr int64_t kWholeRows = kHasTiles<T> ? 32 : 48;
 
 template <typename T>
 class WholeTile {
@@ -67,9 +69,12 @@ class WholeTile {
         kv_head(kv_head),
         group(params.heads / params.kv_heads),
         width(round_up(params.head_dim, kLanes)),
+        query_stride(TilesFor<T>::query_stride(params.head_dim)),
         first_token(params.cu_seqlens[sequence]),
         length(params.cu_seqlens[sequence + 1] - params.cu_seqlens[sequence]),
-        scoring(scoring_of(params)) {}
+        like(like_of(params)),
+        scoring(like),
+        tiles(like) {}
 
   // Computes `count` rows from `first` on, among the length * group rows that read the KV head: heads of a
   // token side by side.
@@ -77,9 +82,7 @@ class WholeTile {
     const State state(sums, count, width);
     first_row = first, rows = count;
     state.clear(rows);
-    for (int64_t row = 0; row < rows; ++row) {
-      std::memcpy(queries + row * p.head_dim, query_of(row), static_cast<size_t>(p.head_dim) * sizeof(T));
-    }
+    copy_queries();
     const int64_t begin = seen_by(0, 0).begin / kChunk * kChunk;
     const int64_t end = p.reach > 0 ? min_of(length, position_of(rows - 1) + p.reach + 1) : length;
     for (int64_t start = begin; start < end; start += kChunk) add_chunk(packed.chunk(start), start, state);
@@ -89,10 +92,14 @@ class WholeTile {
  private:
   static constexpr int kPair = DotStep<T>::kPair;
 
-  static Scoring scoring_of(const WholeAttentionParams& params) {
+  // What the parts of paged attention have to know: chunks are as blocks of a cache.
+  static AttentionParams like_of(const WholeAttentionParams& params) {
     AttentionParams like{};
     like.scale = params.scale;
-    return Scoring(like);
+    like.head_dim = params.head_dim;
+    like.block_size = kChunk;
+    like.format = CacheFormat::kPlain;
+    return like;
   }
 
   int64_t position_of(int64_t row) const { return (first_row + row) / group; }
@@ -105,6 +112,18 @@ class WholeTile {
   T* out_of(int64_t row) const {
     return static_cast<T*>(p.out) + (first_token + position_of(row)) * p.out_token_stride +
            (kv_head * group + (first_row + row) % group) * p.out_head_stride;
+  }
+
+  // Brings the rows' queries together, with zeros behind each up to query_stride. Head
+  // sizes are multiples of a piece.
+  void copy_queries() {
+    constexpr int64_t kPiece = 8;
+    for (int64_t row = 0; row < rows; ++row) {
+      const T* from = query_of(row);
+      T* const to = queries + row * query_stride;
+      for (int64_t d = 0; d < p.head_dim; d += kPiece) std::memcpy(to + d, from + d, kPiece * sizeof(T));
+      for (int64_t d = p.head_dim; d < query_stride; ++d) std::memset(to + d, 0, sizeof(T));
+    }
   }
 
   // What a row sees of the chunk at `start`; both borders never fall from one row to the next.
@@ -122,10 +141,30 @@ class WholeTile {
     Range some{0, rows};
     while (some.begin < some.end && seen[some.begin].empty()) ++some.begin;
     while (some.begin < some.end && seen[some.end - 1].empty()) --some.end;
-    each_group(some, [&](int64_t row, auto num_rows) { score_rows<num_rows.value>(chunk, row); });
+    if (some.empty()) return;
+    score_all(chunk, some);
     for (int64_t row = some.begin; row < some.end; ++row)
       weigh(scoring, seen[row], state, row, dots + row * kChunk, weights + row * kChunk);
-    each_group(some, [&](int64_t row, auto num_rows) { add_rows<num_rows.value>(chunk, row, state); });
+    add_all(chunk, some, state);
+  }
+
+  void score_all(const Chunk<T>& chunk, Range some) {
+    if constexpr (kHasTiles<T>) {
+      const Range registers{seen[some.begin].begin / kLanes, (seen[some.end - 1].end + kLanes - 1) / kLanes};
+      tiles.score(Stream<T>::keys(chunk, 0), registers, queries + some.begin * query_stride,
+                  some.end - some.begin, dots + some.begin * kChunk, nullptr);
+    } else {
+      each_group(some, [&](int64_t row, auto num_rows) { score_rows<num_rows.value>(chunk, row); });
+    }
+  }
+
+  void add_all(const Chunk<T>& chunk, Range some, const State& state) {
+    if constexpr (kHasTiles<T>) {
+      tiles.add_values(chunk, 0, seen + some.begin, some.end - some.begin, weights + some.begin * kChunk,
+                       state.values + some.begin * width, nullptr);
+    } else {
+      each_group(some, [&](int64_t row, auto num_rows) { add_rows<num_rows.value>(chunk, row, state); });
+    }
   }
 
   // Calls fn(row, rows) for rows that are computed together; of their number it makes a constant.
@@ -141,7 +180,7 @@ class WholeTile {
     const int64_t end = (seen[row + kRows - 1].end + kLanes - 1) / kLanes;
     for (int64_t first = seen[row].begin / kLanes; first < end; first += kGroupVecs) {
       with_count<kGroupVecs>(min_of(kGroupVecs, end - first), [&](auto vecs) {
-        score<T, kRows, vecs.value, false>(keys, first, queries + row * p.head_dim, p.head_dim,
+        score<T, kRows, vecs.value, false>(keys, first, queries + row * query_stride, p.head_dim,
                                            dots + row * kChunk, nullptr);
       });
     }
@@ -167,20 +206,26 @@ class WholeTile {
     for (int64_t row = 0; row < rows; ++row) {
       T* out = out_of(row);
       const float inverse = 1.0f / sum_lanes(load(state.sums + row * kLanes));
-      for (int64_t d = 0; d < p.head_dim; d += kLanes)
-        store_up_to(out + d, load(state.values + row * width + d) * inverse, p.head_dim - d);
+      for (int64_t d = 0; d < p.head_dim; d += kLanes) {
+        Vec value = load(state.values + row * width + d) * inverse;
+        // A zero may have got its sign from a value that the row did not see, by a weight of zero.
+        if constexpr (kHasTiles<T>) value += 0.0f;
+        store_up_to(out + d, value, p.head_dim - d);
+      }
     }
   }
 
   const WholeAttentionParams& p;
-  const int64_t kv_head, group, width, first_token, length;
+  const int64_t kv_head, group, width, query_stride, first_token, length;
+  const AttentionParams like;
   const Scoring scoring;
+  TilesFor<T> tiles;
   int64_t first_row = 0, rows = 0;
-  Range seen[kWholeRows];  // of the chunk
-  alignas(64) T queries[kWholeRows * kMaxHeadDim];
-  alignas(64) float dots[kWholeRows * kChunk];
-  alignas(64) T weights[kWholeRows * kChunk];
-  alignas(64) float sums[State::floats(kWholeRows, kMaxHeadDim)];
+  Range seen[kWholeRows<T>];  // of the chunk
+  alignas(64) T queries[kWholeRows<T> * kMaxHeadDim];
+  alignas(64) float dots[kWholeRows<T> * kChunk];
+  alignas(64) T weights[kWholeRows<T> * kChunk];
+  alignas(64) float sums[State::floats(kWholeRows<T>, kMaxHeadDim)];
 };
 
 }  // namespace

@@ -15,7 +15,7 @@ namespace splitserve::SPLITSERVE_ISA {
 namespace {
 
 // Rows of one task. Its KV head is packed once for them, which costs as much as about two rows.
-inline constexpr int64_t kTaskRows = 10 * kWholeRows;
+inline constexpr int64_t kTaskRows = 480;
 
 struct Task {
   int64_t sequence, kv_head, first_row, rows;
@@ -66,8 +66,8 @@ class WholeAttention {
       if (i == 0 || task.first_row == 0)
         packed.pack(rows_of(p.k, task.sequence, task.kv_head), rows_of(p.v, task.sequence, task.kv_head));
       WholeTile<T> tile(p, task.sequence, task.kv_head);
-      for (int64_t row = 0; row < task.rows; row += kWholeRows)
-        tile.run(packed, task.first_row + row, min_of(kWholeRows, task.rows - row));
+      for (int64_t row = 0; row < task.rows; row += kWholeRows<T>)
+        tile.run(packed, task.first_row + row, min_of(kWholeRows<T>, task.rows - row));
     }
     std::free(memory);
   }
