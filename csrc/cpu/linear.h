@@ -16,6 +16,9 @@ struct RowCodes {
       zeros;  // [rows]: 128 times the sum of a row, which products with stored weights have too much
 };
 
+// What becomes of a sum and its bias.
+enum class Epilogue { kNone, kGelu, kGeluTanh };
+
 struct LinearParams {
   void* out;            // [rows, cols]
   const void* x;        // [rows, depth]
@@ -31,6 +34,7 @@ struct LinearParams {
   int64_t depth;
   WeightFormat format;
   DType out_dtype;
+  Epilogue epilogue;
 };
 
 // The same with as many weights as there are experts, each with rows of its own. An expert without rows is

@@ -1,6 +1,8 @@
-// How finished sums of a linear layer become its outputs: scaled, with a bias, in the dtype of the outputs.
+// How finished sums of a linear layer become its outputs: scaled, with a bias, perhaps through an activation,
+// in the dtype of the outputs.
 #pragma once
 
+#include "cpu/gelu.h"
 #include "cpu/linear.h"
 #include "cpu/weight_formats.h"
 
@@ -10,6 +12,13 @@ namespace {
 // The sum of a row's int8 with stored weights as what it is worth but for the weights' scales.
 SPLITSERVE_INLINE Vec scaled_dot(const RowCodes& codes, int64_t row, IntVec sum) {
   return __builtin_convertvector(sum - codes.zeros[row], Vec) * codes.scales[row];
+}
+
+// X: dtype of the inputs.
+template <typename X>
+SPLITSERVE_INLINE Vec activated(const LinearParams& p, Vec sum) {
+  if (p.epilogue == Epilogue::kNone) return sum;
+  return p.epilogue == Epilogue::kGelu ? gelu(sum, static_cast<const X*>(nullptr)) : gelu_tanh(sum);
 }
 
 // The outputs of any panel from its sums [rows][32].
@@ -22,6 +31,7 @@ template <typename X>
       Vec sum = load(sums + i * kPanelCols + v * kLanes);
       if (p.scales != nullptr) sum *= load_up_to(p.scales + col, count);
       if (p.bias != nullptr) sum += load_up_to(static_cast<const X*>(p.bias) + col, count);
+      sum = activated<X>(p, sum);
       const int64_t offset = (row + i) * p.out_stride + col;
       if (p.out_dtype == DType::kFloat32) {
         store_up_to(static_cast<float*>(p.out) + offset, sum, count);
@@ -41,11 +51,11 @@ SPLITSERVE_INLINE void store_whole(Out* out, int64_t stride, const Vec (&sums)[k
   }
 }
 
-// The same; a whole panel without bias, the common case, goes straight from registers.
+// The same; a whole panel without bias and activation, the common case, goes straight from registers.
 template <typename X, int kRows>
 SPLITSERVE_INLINE void write(const LinearParams& p, int64_t row, int64_t col,
                              Vec (&sums)[kRows][kPanelVecs]) {
-  if (p.bias != nullptr || col + kPanelCols > p.cols) {
+  if (p.bias != nullptr || p.epilogue != Epilogue::kNone || col + kPanelCols > p.cols) {
     float copy[kRows * kPanelCols];
     store_whole(copy, kPanelCols, sums);
     return write_columns<X>(p, row, kRows, col, copy);
@@ -88,18 +98,37 @@ class PanelWriter {
   }
 
   SPLITSERVE_INLINE void put(const Vec (&sums)[kPanelVecs]) {
-    alignas(kLineBytes) Out lines[kPanelCols];
-    Out* const row = streams_ ? lines : out_;
-#pragma GCC unroll 8
-    for (int v = 0; v < kPanelVecs; ++v) store(row + v * kLanes, sums[v]);
 #if defined(__AVX512F__)
-    for (int64_t i = 0; streams_ && i < kPanelCols; i += kLineBytes / kOutBytes)
-      _mm512_stream_si512(reinterpret_cast<__m512i*>(out_ + i), _mm512_load_si512(lines + i));
+    for (int64_t i = 0; i < kPanelCols * kOutBytes / kLineBytes; ++i) {
+      auto* const line = reinterpret_cast<__m512i*>(reinterpret_cast<char*>(out_) + i * kLineBytes);
+      streams_ ? _mm512_stream_si512(line, line_of(sums, i, out_))
+               : _mm512_storeu_si512(line, line_of(sums, i, out_));
+    }
+#else
+#pragma GCC unroll 8
+    for (int v = 0; v < kPanelVecs; ++v) store(out_ + v * kLanes, sums[v]);
 #endif
     out_ += stride_;
   }
 
  private:
+#if defined(__AVX512F__)
+  SPLITSERVE_INLINE static __m512i line_of(const Vec (&sums)[kPanelVecs], int64_t i, const float*) {
+    return reinterpret_cast<__m512i>(sums[i]);
+  }
+
+  SPLITSERVE_INLINE static __m512i line_of(const Vec (&sums)[kPanelVecs], int64_t, const BFloat16*) {
+#if defined(__AVX512BF16__)
+    return reinterpret_cast<__m512i>(_mm512_cvtne2ps_pbh(sums[1], sums[0]));
+#else
+    const HalfVec halves[] = {to_bfloat16(sums[0]), to_bfloat16(sums[1])};
+    __m512i line;
+    std::memcpy(&line, halves, sizeof line);
+    return line;
+#endif
+  }
+#endif
+
   static constexpr int64_t kLineBytes = 64, kOutBytes = sizeof(Out);
   Out* out_;
   const int64_t stride_;
@@ -127,6 +156,7 @@ template <typename Out>
       outputs[v] = load(sums + v * kLanes);
       if (p.scales != nullptr) outputs[v] *= load(p.scales + col + v * kLanes);
       if (p.bias != nullptr) outputs[v] += load(static_cast<const BFloat16*>(p.bias) + col + v * kLanes);
+      outputs[v] = activated<BFloat16>(p, outputs[v]);
     }
     writer.put(outputs);
   }
@@ -154,6 +184,7 @@ template <typename Out>
     for (int v = 0; v < kPanelVecs; ++v) {
       outputs[v] = scaled_dot(p.codes, row + i, load_sums(sums + v * kLanes)) * scales[v];
       if (p.bias != nullptr) outputs[v] += biases[v];
+      outputs[v] = activated<BFloat16>(p, outputs[v]);
     }
     writer.put(outputs);
   }

@@ -8,7 +8,7 @@ are a column linear, an operation per head or unit, and a row linear.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 import torch
 
@@ -16,6 +16,9 @@ from splitserve.worker.layers.adapters.adapted_layer import AdaptedLayer, Adapte
 from splitserve.worker.layers.context import LayerContext
 from splitserve.worker.layers.parameter import DenseParameter, HeadPairs, PackedParameter, Part
 from splitserve.worker.layers.weight_plan import WeightPlan
+
+Approximate = Literal["none", "tanh"]
+"""As in torch.nn.functional.gelu."""
 
 
 class Source(NamedTuple):
@@ -62,12 +65,23 @@ class Product:
 
     def write(self, out: torch.Tensor, x: torch.Tensor, bias: DenseParameter | None = None) -> None:
         """Write it for the rows x [T, K] to out [T, N], which is float32 for a part of a sum."""
+        self._ops.linear(out, self._in_order(x), self._weight.weight, None if bias is None else bias.tensor)
+
+    def write_gelu(
+        self, out: torch.Tensor, x: torch.Tensor, bias: DenseParameter | None, approximate: Approximate
+    ) -> None:
+        """Write its GELU for the rows x [T, K] to out [T, N]."""
+        b = None if bias is None else bias.tensor
+        self._ops.linear_gelu(out, self._in_order(x), self._weight.weight, b, approximate)
+
+    def _in_order(self, x: torch.Tensor) -> torch.Tensor:
+        """Return x with its columns where the weight has them."""
         order = self._weight.order
-        if order is not None:
-            ordered = self._workspace.take_spaced("ordered_inputs", x.shape[0], len(order))
-            self._ops.inputs.take(ordered, x, order)
-            x = ordered
-        self._ops.linear(out, x, self._weight.weight, None if bias is None else bias.tensor)
+        if order is None:
+            return x
+        ordered = self._workspace.take_spaced("ordered_inputs", x.shape[0], len(order))
+        self._ops.inputs.take(ordered, x, order)
+        return ordered
 
 
 class ColumnLinear:
@@ -83,6 +97,8 @@ class ColumnLinear:
         self._role = role
         self._weight, self._bias = _declare(ctx.plan, sources, spec)
         self._product = Product(ctx, self._weight)
+        self._ops = ctx.ops
+        self._has_adapters = ctx.adapters is not None
         self._deltas = _Deltas(ctx, sources, spec)
 
     def __call__(self, x: torch.Tensor) -> torch.Tensor:
@@ -90,6 +106,16 @@ class ColumnLinear:
         out = self._workspace.take_spaced(self._role, x.shape[0], self._weight.shape[0])
         self._product.write(out, x, self._bias)
         self._deltas.add(out, x)
+        return out
+
+    def gelu(self, x: torch.Tensor, approximate: Approximate) -> torch.Tensor:
+        """Return the GELU of that, exact or in its tanh form, in this layer's buffer."""
+        if self._has_adapters:
+            out = self(x)
+            self._ops.gelu(out, out, approximate)
+            return out
+        out = self._workspace.take_spaced(self._role, x.shape[0], self._weight.shape[0])
+        self._product.write_gelu(out, x, self._bias, approximate)
         return out
 
 

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
-from typing import Literal, NamedTuple
+from typing import NamedTuple
 
 import torch
 
 from splitserve.worker.layers.context import LayerContext
-from splitserve.worker.layers.linear import ColumnLinear, LinearSpec, RowLinear, Source
+from splitserve.worker.layers.linear import Approximate, ColumnLinear, LinearSpec, RowLinear, Source
 from splitserve.worker.parallel.shares import scaled
 
 
@@ -94,11 +94,8 @@ class PlainMLP:
     """
 
     def __init__(self, ctx: LayerContext, name: str, spec: MlpSpec, activation: str) -> None:
-        self._ops = ctx.ops
-        self._workspace = ctx.workspace
         units = ctx.share(spec.inner_size)
-        self._num_units = len(units)
-        self._approximate: Literal["none", "tanh"] = "tanh" if activation == "gelu_tanh" else "none"
+        self._approximate: Approximate = "tanh" if activation == "gelu_tanh" else "none"
         (up,) = spec.inner
         inner = Source(f"{name}.{up}", spec.inner_size, (units,))
         outer = Source(f"{name}.{spec.outer}", spec.hidden_size)
@@ -109,7 +106,4 @@ class PlainMLP:
 
     def __call__(self, x: torch.Tensor) -> torch.Tensor:
         """Map x [T, H] to [T, H] in the buffer of residual deltas."""
-        inner = self._up(x)
-        activated = self._workspace.take_spaced("mlp_activated", x.shape[0], self._num_units)
-        self._ops.gelu(activated, inner, self._approximate)
-        return self._down(activated)
+        return self._down(self._up.gelu(x, self._approximate))

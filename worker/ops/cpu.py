@@ -88,7 +88,19 @@ class CpuOps(Kernels[PackedWeight]):
     def linear(self, out: Tensor, x: Tensor, weight: PackedWeight, bias: Tensor | None = None) -> None:
         """See Kernels.linear; integers are multiplied exactly, and their scales with the sums."""
         cols, depth = weight.shape
-        self._linear(out, x, weight.data, weight.scales, cols, depth, bias)
+        self._linear(out, x, weight.data, weight.scales, cols, depth, bias, None)
+
+    def linear_gelu(
+        self,
+        out: Tensor,
+        x: Tensor,
+        weight: PackedWeight,
+        bias: Tensor | None = None,
+        approximate: Literal["none", "tanh"] = "none",
+    ) -> None:
+        """See Kernels.linear_gelu; sums become outputs without having been rounded in between."""
+        cols, depth = weight.shape
+        self._linear(out, x, weight.data, weight.scales, cols, depth, bias, approximate)
 
     def embedding(
         self, out: Tensor, token_ids: Tensor, weight: PackedWeight, part: VocabularyPart | None = None

@@ -196,6 +196,26 @@ class Kernels(ABC, Generic[MatrixT_contra]):
             bias: [N] or None, dtype of x.
         """
 
+    def linear_gelu(
+        self,
+        out: Tensor,
+        x: Tensor,
+        weight: MatrixT_contra,
+        bias: Tensor | None = None,
+        approximate: Literal["none", "tanh"] = "none",
+    ) -> None:
+        """Write gelu(x @ weight.T + bias) to out.
+
+        Args:
+            out: [T, N], dtype of x.
+            x: [T, K], dtype of the weight.
+            weight: [N, K].
+            bias: [N] or None, dtype of x.
+            approximate: as in torch.nn.functional.gelu.
+        """
+        self.linear(out, x, weight, bias)
+        self.gelu(out, out, approximate)
+
     @abstractmethod
     def embedding(
         self, out: Tensor, token_ids: Tensor, weight: MatrixT_contra, part: VocabularyPart | None = None

@@ -1,7 +1,7 @@
 // SiLU and GELU with and without gate, sums, multiplication by a number, soft caps; fp32 inside.
+#include "cpu/gelu.h"
 #include "cpu/kernels.h"
 #include "cpu/parallel.h"
-#include "cpu/vec_math.h"
 
 namespace splitserve::SPLITSERVE_ISA {
 namespace {
@@ -12,31 +12,24 @@ struct SiluAndMul {
   static Vec apply(Vec gate, Vec up, float) { return gate * sigmoid(gate) * up; }
 };
 
-// x/2 * erfc(-x/sqrt(2)): unlike 1 + erf it loses nothing for negative x.
+template <typename T>
 struct Gelu {
   static constexpr bool kHasTwoInputs = false;
 
-  static Vec apply(Vec x, Vec, float) {
-    const Vec z = x * 0.70710678f;
-    const Vec tail = erfc_positive(z < Vec{} ? -z : z);
-    return x * 0.5f * (z < Vec{} ? tail : 2.0f - tail);
-  }
+  static Vec apply(Vec x, Vec, float) { return gelu(x, static_cast<const T*>(nullptr)); }
 };
 
-// x/2 * (1 + tanh(u)) written as x * sigmoid(2u).
 struct GeluTanh {
   static constexpr bool kHasTwoInputs = false;
 
-  static Vec apply(Vec x, Vec, float) {
-    const Vec u = 0.79788456f * (x + 0.044715f * x * x * x);
-    return x * sigmoid(u + u);
-  }
+  static Vec apply(Vec x, Vec, float) { return gelu_tanh(x); }
 };
 
+template <typename T>
 struct GeluAndMul {
   static constexpr bool kHasTwoInputs = true;
 
-  static Vec apply(Vec gate, Vec up, float factor) { return Gelu::apply(gate, up, factor) * up; }
+  static Vec apply(Vec gate, Vec up, float factor) { return Gelu<T>::apply(gate, up, factor) * up; }
 };
 
 struct GeluTanhAndMul {
@@ -94,11 +87,11 @@ void dispatch(const ActivationParams& p) {
     case Activation::kSiluAndMul:
       return rows<T, SiluAndMul>(p);
     case Activation::kGeluAndMul:
-      return rows<T, GeluAndMul>(p);
+      return rows<T, GeluAndMul<T>>(p);
     case Activation::kGeluTanhAndMul:
       return rows<T, GeluTanhAndMul>(p);
     case Activation::kGelu:
-      return rows<T, Gelu>(p);
+      return rows<T, Gelu<T>>(p);
     case Activation::kGeluTanh:
       return rows<T, GeluTanh>(p);
     case Activation::kAdd:

@@ -91,3 +91,15 @@ def test_gelu_refuses_an_unknown_form() -> None:
         ops.gelu(x, x, "fast")  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="approximate"):
         ops.gelu_and_mul(x[:, :1], x[:, :2], "fast")  # type: ignore[arg-type]
+
+
+def test_a_gelu_loses_nothing_of_small_tails_and_keeps_what_is_no_number(dtype: torch.dtype) -> None:
+    x = torch.linspace(-9, 9, 4001).to(dtype)[None]
+    out = torch.empty_like(x)
+    ops.gelu(out, x)
+    exact = x.double() / 2 * torch.special.erfc(-x.double() / 2**0.5)
+    error = ((out.double() - exact) / exact.abs().clamp(min=1e-30)).abs().max().item()
+    assert error < (2e-5 if dtype == torch.float32 else 2**-8 + 2**-12)
+    ops.gelu(out[:, :2], torch.tensor([[torch.nan, torch.inf]], dtype=dtype))
+    assert out[0, 0].isnan()
+    assert out[0, 1].isinf()
