@@ -133,13 +133,17 @@ def make_tokenizer(shape: Shape) -> Tokenizer:
 
     Without a text, a token would reach no client, and a server that sends less would look faster.
     """
-    trained = train_tokenizer(corpus(), shape.tokenizer_size)
-    state = json.loads(trained.to_str())
+    return fill_vocabulary(train_tokenizer(corpus(), shape.tokenizer_size), shape.vocab_size)
+
+
+def fill_vocabulary(tokenizer: Tokenizer, size: int) -> Tokenizer:
+    """Return a tokenizer with so many ids; those that it did not have are words that hardly any text has."""
+    state = json.loads(tokenizer.to_str())
     vocab = state["model"]["vocab"]
     # An added token keeps its id only if the model has it as well.
     vocab |= {token["content"]: token["id"] for token in state["added_tokens"]}
     taken = set(vocab.values())
-    vocab |= {f"Ġ~{i}~": i for i in range(shape.vocab_size) if i not in taken}
+    vocab |= {f"Ġ~{i}~": i for i in range(size) if i not in taken}
     return Tokenizer.from_str(json.dumps(state))
 
 
