@@ -28,7 +28,8 @@ class OfflineEngine:
         self.process = EngineProcess(command, environment, log, pausable=engine.pausable, pipes=True)
         try:
             self._answer(START_S)
-        except EngineError:
+        except BaseException:
+            # Whoever ends this program ends what it was starting, too.
             self.process.close()
             raise
 

@@ -30,17 +30,26 @@ _DIRECT = urllib.request.build_opener(urllib.request.ProxyHandler({}))
 class Server:
     """A served model on a free port of loopback; ready when made.
 
+    Args:
+        engine: that serves it.
+        root: folder of the comparison.
+        model: folder of the checkpoint.
+        log: file for the server's output.
+        arguments: behind those of the engine's command.
+
     Raises:
         EngineError: it ended, or was not ready in time.
     """
 
-    def __init__(self, engine: Engine, root: Path, model: Path, log: Path) -> None:
+    def __init__(
+        self, engine: Engine, root: Path, model: Path, log: Path, arguments: Sequence[str] = ()
+    ) -> None:
         self._engine = engine
         self._model = model
         port = free_port()
         self.url = f"http://127.0.0.1:{port}"
         start = time.perf_counter()
-        command = engine.server_command(root, model, port)
+        command = [*engine.server_command(root, model, port), *arguments]
         self.process = EngineProcess(command, engine.environment(root), log, pausable=engine.pausable)
         try:
             while not self._healthy():
@@ -48,7 +57,8 @@ class Server:
                 if time.perf_counter() - start > START_S:
                     raise EngineError(f"not ready within {START_S:.0f} s; see {log}")
                 time.sleep(POLL_S)
-        except EngineError:
+        except BaseException:
+            # Whoever ends this program ends what it was starting, too.
             self.process.close()
             raise
         self._ready_s = time.perf_counter() - start

@@ -22,6 +22,7 @@ from collections import defaultdict
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 from benchmarks.compare.engines import ENGINES
 from benchmarks.compare.processes import EngineError
@@ -36,8 +37,8 @@ ANSWER_LIMIT_S = 600.0
 _DIRECT = urllib.request.build_opener(urllib.request.ProxyHandler({}))
 
 
-def ask(url: str, body: dict[str, object]) -> int:
-    """Return how many tokens an answer has.
+def ask(url: str, body: dict[str, object]) -> dict[str, Any]:
+    """Return the answer to a completion request.
 
     Raises:
         EngineError: the engine refuses the request.
@@ -47,7 +48,8 @@ def ask(url: str, body: dict[str, object]) -> int:
     )
     try:
         with _DIRECT.open(request, timeout=ANSWER_LIMIT_S) as answer:
-            return int(json.load(answer)["usage"]["completion_tokens"])
+            found: dict[str, Any] = json.load(answer)
+            return found
     except urllib.error.HTTPError as error:
         raise EngineError(f"status {error.code}: {error.read()[:500]!r}") from None
 
@@ -66,8 +68,9 @@ def measure(
         bodies.append(body)
     with ThreadPoolExecutor(streams) as threads:
         begun = time.perf_counter()
-        counts = list(threads.map(lambda body: ask(server.url, body), bodies))
-        return sum(counts) / (time.perf_counter() - begun)
+        answers = list(threads.map(lambda body: ask(server.url, body), bodies))
+        seconds = time.perf_counter() - begun
+        return sum(answer["usage"]["completion_tokens"] for answer in answers) / seconds
 
 
 def main() -> int:

@@ -36,6 +36,9 @@ class LlamaCpp(Engine):
 
     The source is that of llama-cpp-python, whose bindings drive libllama for the offline scenarios; library
     and server are built once, for this machine's processor.
+
+    Attributes:
+        kind: of its files.
     """
 
     venv = "llamacpp"
@@ -45,7 +48,7 @@ class LlamaCpp(Engine):
         self.name = f"llamacpp-{kind}"
         self.precision = PRECISIONS[kind]
         self.only_by_name = kind in ("q6_k", "q4_k_m")
-        self._kind = kind
+        self.kind = kind
 
     def _build(self, root: Path) -> Path:
         return self.folder(root) / "llama.cpp"
@@ -73,14 +76,14 @@ class LlamaCpp(Engine):
 
     def prepare(self, root: Path, model: Path, log: Path) -> None:
         """Write the model's GGUF file."""
-        if not gguf_path(model, self._kind).exists():
+        if not gguf_path(model, self.kind).exists():
             export = [self.python(root), "-m", "benchmarks.compare.gguf_export"]
-            run_logged([*export, str(model), self._kind], log, {**os.environ, **self.environment(root)})
+            run_logged([*export, str(model), self.kind], log, {**os.environ, **self.environment(root)})
 
     def missing(self, root: Path, model: Path) -> str:
         """Return whether the server or the model's file is lacking."""
         server = self._build(root) / "bin" / "llama-server"
-        lacking = [path for path in (server, gguf_path(model, self._kind)) if not path.exists()]
+        lacking = [path for path in (server, gguf_path(model, self.kind)) if not path.exists()]
         how = f"python -m benchmarks.compare setup {root} --peers {self.venv}"
         return f"{lacking[0]} does not exist: {how}" if lacking else ""
 
@@ -93,7 +96,7 @@ class LlamaCpp(Engine):
         command = [
             str(self._build(root) / "bin" / "llama-server"),
             "--model",
-            str(gguf_path(model, self._kind)),
+            str(gguf_path(model, self.kind)),
         ]
         command += ["--host", "127.0.0.1", "--port", str(port), "--parallel", str(MAX_NUM_SEQS)]
         command += ["--ctx-size", str(MAX_NUM_SEQS * TOKENS_PER_SEQ), "--cache-ram", "0"]
@@ -105,11 +108,11 @@ class LlamaCpp(Engine):
 
     def weight_bytes(self, model: Path) -> int:
         """Return the size of the GGUF file; its vocabulary is little beside its weights."""
-        return gguf_path(model, self._kind).stat().st_size
+        return gguf_path(model, self.kind).stat().st_size
 
     def load(self, model: Path) -> Generator:
         """Load the file into libllama."""
-        return _Offline(gguf_path(model, self._kind))
+        return _Offline(gguf_path(model, self.kind))
 
 
 def _keep_tile_settings(file: Path) -> None:
