@@ -204,15 +204,7 @@ class Kernels(ABC, Generic[MatrixT_contra]):
         bias: Tensor | None = None,
         approximate: Literal["none", "tanh"] = "none",
     ) -> None:
-        """Write gelu(x @ weight.T + bias) to out.
-
-        Args:
-            out: [T, N], dtype of x.
-            x: [T, K], dtype of the weight.
-            weight: [N, K].
-            bias: [N] or None, dtype of x.
-            approximate: as in torch.nn.functional.gelu.
-        """
+        """Write gelu(x @ weight.T + bias) to out, whose dtype is that of x; see linear() and gelu()."""
         self.linear(out, x, weight, bias)
         self.gelu(out, out, approximate)
 
