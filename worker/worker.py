@@ -27,6 +27,7 @@ from splitserve.worker.batch.step_graphs import StepHeld, StepInFlight
 from splitserve.worker.config import WorkerConfig
 from splitserve.worker.device.base import Device
 from splitserve.worker.device.cuda import CudaDevice
+from splitserve.worker.device.instruction_set import use_isa
 from splitserve.worker.device.out_of_memory import is_out_of_memory
 from splitserve.worker.device.select import open_device
 from splitserve.worker.gpu_ranks import prepare_together
@@ -83,7 +84,7 @@ class Worker:
     def __init__(
         self, config: WorkerConfig, device: Device | None = None, loader: Loader = load_weights
     ) -> None:
-        """Find the device and set the thread counts; nothing is loaded yet.
+        """Find the device, set instruction set and thread counts; nothing is loaded yet.
 
         Args:
             config: what the worker was told.
@@ -91,7 +92,7 @@ class Worker:
             loader: fills the weights.
 
         Raises:
-            ConfigError: a value is out of range, or the device cannot be used.
+            ConfigError: a value is out of range, or device or instruction set cannot be used.
         """
         config.validate()
         self._config = config
@@ -102,6 +103,8 @@ class Worker:
             config.num_local_ranks,
             config.batch_invariant,
         )
+        if self._device.torch_device.type == "cpu":
+            use_isa(config.isa)
         self._loader = loader
         self.loaded: LoadedModel | None = None
         self.runner: ModelRunner | None = None

@@ -23,6 +23,7 @@ QUANTIZATIONS = ("none", "int8", "int4", "w8a8")
 MODEL_IMPLS = ("auto", "native", "transformers")
 TASKS = ("auto", "generate", "embed", "score")
 DEVICES = ("auto", "cpu", "cuda")
+ISAS = ("auto", "portable", "avx2", "avx512", "avx512_bf16", "amx")
 ATTENTION_BACKENDS = ("auto", "cpu", "cuda", "flash_attn", "torch")
 
 
@@ -99,6 +100,16 @@ class WorkerSettings(SpeculationSettings, frozen=True, kw_only=True):
             "model",
             choices=DEVICES,
             docs=", see [GPUs](gpu.md)",
+            llm=True,
+        ),
+    ] = "auto"
+    isa: Annotated[
+        str,
+        Setting(
+            "instruction set of the kernels on a CPU; auto takes the best that the processor has",
+            "model",
+            choices=ISAS,
+            docs=", see [worker](worker.md#instruction-sets)",
             llm=True,
         ),
     ] = "auto"

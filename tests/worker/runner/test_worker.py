@@ -68,6 +68,28 @@ def test_what_decides_the_last_bit_is_named(tiny_llama: Path, dtype: str, named:
         ops.set_isa(ops.best_cpu_isa())
 
 
+def test_an_instruction_set_is_used_as_asked_and_logged(
+    tiny_llama: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO")
+    try:
+        worker = Worker(WorkerConfig(model=str(tiny_llama), num_threads=1, isa="portable"))
+        assert " cpu-portable " in worker.load(ignore).model.numerics
+        assert "instruction_set name=portable" in caplog.text
+        Worker(WorkerConfig(model=str(tiny_llama), num_threads=1))
+        assert ops.cpu_isa() == "portable"
+    finally:
+        ops.set_isa(ops.best_cpu_isa())
+
+
+def test_an_instruction_set_that_the_processor_lacks_is_refused(
+    tiny_llama: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(type(ops), "cpu_isas", lambda self: ["portable", "avx2"])
+    with pytest.raises(ConfigError, match=r"--isa amx cannot be used: .* has portable, avx2"):
+        Worker(WorkerConfig(model=str(tiny_llama), isa="amx"))
+
+
 def test_flags_override_dtype_length_and_memory(tiny_llama: Path) -> None:
     config = WorkerConfig(
         model=str(tiny_llama), num_threads=1, dtype="bfloat16", max_model_len=50, kv_cache_memory_bytes=12345
