@@ -1,6 +1,7 @@
 // Arguments of the linear layer kernel.
 #pragma once
 
+#include "common/activation.h"
 #include "common/dtype.h"
 #include "common/weight_format.h"
 #include "cpu/group_scales.h"
@@ -29,6 +30,8 @@ struct LinearParams {
   const void* bias;     // [cols] or nullptr
   int64_t out_stride;
   int64_t x_stride;
+  int64_t first_row, first_col;  // of the output that lies at `out`
+  bool is_part;                  // `out` has room for some outputs alone, which are used at once
   int64_t rows;
   int64_t cols;
   int64_t depth;
@@ -50,7 +53,16 @@ struct ExpertLinearParams {
   int64_t end_row(int64_t expert) const { return starts == nullptr ? linear.rows : starts[expert + 1]; }
 };
 
+// The same, of whose outputs the first half are gates: an activation of each times the other half is written.
+struct GatedLinearParams {
+  ExpertLinearParams products;  // without out, out_stride and out_dtype
+  void* out;                    // [rows, cols / 2], whole panels, dtype of x
+  int64_t out_stride;
+  Activation kind;  // kSiluAndMul, kGeluAndMul or kGeluTanhAndMul
+};
+
 }  // namespace splitserve
 
 SPLITSERVE_DECLARE_TILE_KERNEL(linear, LinearParams)
 SPLITSERVE_DECLARE_TILE_KERNEL(expert_linear, ExpertLinearParams)
+SPLITSERVE_DECLARE_TILE_KERNEL(gated_linear, GatedLinearParams)

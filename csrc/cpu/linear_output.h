@@ -14,6 +14,11 @@ SPLITSERVE_INLINE Vec scaled_dot(const RowCodes& codes, int64_t row, IntVec sum)
   return __builtin_convertvector(sum - codes.zeros[row], Vec) * codes.scales[row];
 }
 
+// Where an output is among those that are kept.
+SPLITSERVE_INLINE int64_t place_of(const LinearParams& p, int64_t row, int64_t col) {
+  return (row - p.first_row) * p.out_stride + col - p.first_col;
+}
+
 // X: dtype of the inputs.
 template <typename X>
 SPLITSERVE_INLINE Vec activated(const LinearParams& p, Vec sum) {
@@ -32,7 +37,7 @@ template <typename X>
       if (p.scales != nullptr) sum *= load_up_to(p.scales + col, count);
       if (p.bias != nullptr) sum += load_up_to(static_cast<const X*>(p.bias) + col, count);
       sum = activated<X>(p, sum);
-      const int64_t offset = (row + i) * p.out_stride + col;
+      const int64_t offset = place_of(p, row + i, col);
       if (p.out_dtype == DType::kFloat32) {
         store_up_to(static_cast<float*>(p.out) + offset, sum, count);
       } else {
@@ -68,7 +73,7 @@ SPLITSERVE_INLINE void write(const LinearParams& p, int64_t row, int64_t col,
       for (int i = 0; i < kRows; ++i) sums[i][v] *= scale;
     }
   }
-  const int64_t offset = row * p.out_stride + col;
+  const int64_t offset = place_of(p, row, col);
   if (p.out_dtype == DType::kFloat32)
     return store_whole(static_cast<float*>(p.out) + offset, p.out_stride, sums);
   store_whole(static_cast<BFloat16*>(p.out) + offset, p.out_stride, sums);
@@ -84,14 +89,14 @@ template <typename Out>
 class PanelWriter {
  public:
   PanelWriter(const LinearParams& p, int64_t row, int64_t col)
-      : out_(static_cast<Out*>(p.out) + row * p.out_stride + col),
+      : out_(static_cast<Out*>(p.out) + place_of(p, row, col)),
         stride_(p.out_stride),
         streams_(is_streamed(p) && reinterpret_cast<uintptr_t>(out_) % kLineBytes == 0 &&
                  stride_ * kOutBytes % kLineBytes == 0) {}
 
   static bool is_streamed([[maybe_unused]] const LinearParams& p) {
 #if defined(__AVX512F__)
-    return p.rows * p.cols * kOutBytes >= kStreamedBytes;
+    return !p.is_part && p.rows * p.cols * kOutBytes >= kStreamedBytes;
 #else
     return false;
 #endif

@@ -43,7 +43,7 @@ struct BlockRows<Format> {
     tiles.multiply(
         x, panel_of<Format>(p, panels.current), {p.groups, panels.current, row},
         [&](int64_t pass, int64_t passes) {
-          if (passes >= kManyPasses && !is_streamed(p))
+          if (passes >= kManyPasses && !p.is_part && !is_streamed(p))
             fetch_outputs(p, row + pass * x.count / passes, row + (pass + 1) * x.count / passes,
                           panels.current);
           return step_ahead<Format>(p, panels, pass, passes);

@@ -107,6 +107,15 @@ SPLITSERVE_INLINE Vec log(Vec x) {
 
 SPLITSERVE_INLINE float log(float x) { return log(broadcast(x))[0]; }
 
+#if defined(__AVX512F__)
+// 1 / x of x >= 1, infinity included, by one step of Newton's method: within a unit in the last place, in a
+// quarter of the time of a division. NaN stays NaN.
+SPLITSERVE_INLINE Vec inverse_from_one(Vec x) {
+  const Vec near = _mm512_rcp14_ps(x);
+  return fma(near, fma(-min(broadcast(0x1p126f), x), near, broadcast(1.0f)), near);
+}
+#endif
+
 // In about half the instructions of exp() where the hardware scales by powers of two; what is too large for a
 // float becomes infinite.
 SPLITSERVE_INLINE Vec sigmoid(Vec x) {
@@ -115,7 +124,7 @@ SPLITSERVE_INLINE Vec sigmoid(Vec x) {
   constexpr float kHigh = -1.44269504f, kLow = -1.92596299e-8f;
   const Vec n = _mm512_roundscale_ps(x * kHigh, _MM_FROUND_TO_NEAREST_INT);
   const Vec r = fma(x, broadcast(kLow), fma(x, broadcast(kHigh), -n));
-  return 1.0f / (1.0f + _mm512_scalef_ps(polynomial(kExp2Coefficients, r), n));
+  return inverse_from_one(1.0f + _mm512_scalef_ps(polynomial(kExp2Coefficients, r), n));
 #else
   return 1.0f / (1.0f + exp(-x));
 #endif

@@ -10,8 +10,8 @@ import torch
 from splitserve.engine_core.checkpoint.config.model_config import ExpertConfig, ModelConfig
 from splitserve.worker.layers.context import LayerContext
 from splitserve.worker.layers.expert_parts import StoredExperts
-from splitserve.worker.layers.linear import WholeLinear
-from splitserve.worker.layers.mlp import GatedMLP, MlpSpec, gated_activation
+from splitserve.worker.layers.linear import Gates, WholeLinear
+from splitserve.worker.layers.mlp import GatedMLP, MlpSpec, gated_activation, gates_of
 from splitserve.worker.layers.parameter import DenseParameter, PackedParameter, Part
 from splitserve.worker.ops.layers.experts import GroupRule, Routing
 from splitserve.worker.ops.quantization import WeightForm
@@ -39,6 +39,7 @@ class SparseMLP:
         self._activate = _activation(ctx, config)
         held, units = ctx.experts(experts.num_experts), ctx.expert_units(experts.inner_size)
         self._held, self._num_units = held, len(units)
+        self._gates = gates_of(ctx, config.activation, len(units)) if experts.swiglu is None else None
         stored = StoredExperts(name, hidden, experts, traits, held)
         self._inner = ExpertLinear(
             ctx, experts, len(held), (2 * len(units), hidden), stored.inner(units), stored.inner_bias(units)
@@ -71,10 +72,13 @@ class SparseMLP:
         count, hidden, starts = len(routing.places), x.shape[1], routing.starts
         rows = self._workspace.take_spaced("expert_rows", count, hidden)
         self._ops.spread_rows(rows, x, routing)
-        gate_up = self._workspace.take_spaced("expert_inner", count, 2 * self._num_units)
-        self._inner(gate_up, rows, starts)
         activated = self._workspace.take_spaced("expert_activated", count, self._num_units)
-        self._activate(activated, gate_up)
+        if self._gates is None:
+            gate_up = self._workspace.take_spaced("expert_inner", count, 2 * self._num_units)
+            self._inner(gate_up, rows, starts)
+            self._activate(activated, gate_up)
+        else:
+            self._inner.write_gated(activated, rows, starts, self._gates)
         outputs = self._workspace.take("expert_outputs", count, hidden, torch.float32)
         self._outer(outputs, activated, starts)
         return outputs
@@ -115,6 +119,11 @@ class ExpertLinear:
         """Write the products of the rows starts[e] to starts[e + 1] of x with expert e to those of out."""
         bias = None if self._bias is None else self._bias.tensor
         self._linear(out, x, self._weight.weight, starts, bias)
+
+    def write_gated(self, out: torch.Tensor, x: torch.Tensor, starts: torch.Tensor, gates: Gates) -> None:
+        """Write the second half of the same, multiplied with the activated first one, to out [S, N / 2]."""
+        bias = None if self._bias is None else self._bias.tensor
+        gates.ops.linear(out, x, self._weight.weight, gates.activation, bias, starts)
 
 
 def _activation(ctx: LayerContext, config: ModelConfig) -> Callable[[torch.Tensor, torch.Tensor], None]:

@@ -16,6 +16,8 @@ from splitserve.worker.layers.adapters.adapted_layer import AdaptedLayer, Adapte
 from splitserve.worker.layers.context import LayerContext
 from splitserve.worker.layers.parameter import DenseParameter, HeadPairs, PackedParameter, Part
 from splitserve.worker.layers.weight_plan import WeightPlan
+from splitserve.worker.ops.layers.gated import GatedOps
+from splitserve.worker.ops.matrix import Matrix
 
 Approximate = Literal["none", "tanh"]
 """As in torch.nn.functional.gelu."""
@@ -51,6 +53,18 @@ class LinearSpec(NamedTuple):
     inputs: range | None = None
 
 
+class Gates(NamedTuple):
+    """Products that activate gates on their way.
+
+    Attributes:
+        ops: the operation.
+        activation: see GatedOps.linear.
+    """
+
+    ops: GatedOps[Matrix]
+    activation: str
+
+
 class Product:
     """x W^T + b with a weight that may keep its inputs in another order than the layer has them.
 
@@ -73,6 +87,13 @@ class Product:
         """Write its GELU for the rows x [T, K] to out [T, N]."""
         b = None if bias is None else bias.tensor
         self._ops.linear_gelu(out, self._in_order(x), self._weight.weight, b, approximate)
+
+    def write_gated(
+        self, out: torch.Tensor, x: torch.Tensor, gates: Gates, bias: DenseParameter | None
+    ) -> None:
+        """Write its second half, multiplied with the activated first one, to out [T, N / 2]."""
+        b = None if bias is None else bias.tensor
+        gates.ops.linear(out, self._in_order(x), self._weight.weight, gates.activation, b)
 
     def _in_order(self, x: torch.Tensor) -> torch.Tensor:
         """Return x with its columns where the weight has them."""
@@ -117,6 +138,13 @@ class ColumnLinear:
         out = self._workspace.take_spaced(self._role, x.shape[0], self._weight.shape[0])
         self._product.write_gelu(out, x, self._bias, approximate)
         return out
+
+    def write_gated(self, out: torch.Tensor, x: torch.Tensor, gates: Gates) -> None:
+        """Write the second half of the outputs, multiplied with the activated first one, to out [T, N / 2].
+
+        There must be no adapters.
+        """
+        self._product.write_gated(out, x, gates, self._bias)
 
 
 class RowLinear:

@@ -9,7 +9,8 @@ from typing import NamedTuple
 import torch
 
 from splitserve.worker.layers.context import LayerContext
-from splitserve.worker.layers.linear import Approximate, ColumnLinear, LinearSpec, RowLinear, Source
+from splitserve.worker.layers.linear import Approximate, ColumnLinear, Gates, LinearSpec, RowLinear, Source
+from splitserve.worker.ops.layers.gated import UNIT_MULTIPLE
 from splitserve.worker.parallel.shares import scaled
 
 
@@ -46,6 +47,8 @@ class GatedMLP:
         self._workspace = ctx.workspace
         units = ctx.share(spec.inner_size)
         self._num_units = len(units)
+        # What adapters add comes before the activation.
+        self._gates = gates_of(ctx, activation, len(units)) if ctx.adapters is None else None
         if len(spec.inner) == 1:
             taken = (units, scaled(units, 1, spec.inner_size))
             sources = [Source(f"{name}.{spec.inner[0]}", 2 * spec.inner_size, taken)]
@@ -68,10 +71,18 @@ class GatedMLP:
         return self._down.partial(role, self._units(x))
 
     def _units(self, x: torch.Tensor) -> torch.Tensor:
-        gate_up = self._gate_up(x)
         activated = self._workspace.take_spaced("mlp_activated", x.shape[0], self._num_units)
-        self._activate(activated, gate_up)
+        if self._gates is None:
+            self._activate(activated, self._gate_up(x))
+        else:
+            self._gate_up.write_gated(activated, x, self._gates)
         return activated
+
+
+def gates_of(ctx: LayerContext, activation: str, num_units: int) -> Gates | None:
+    """Return the products that activate so many gates on their way; None where there are none."""
+    ops = ctx.ops.gated
+    return None if ops is None or num_units % UNIT_MULTIPLE else Gates(ops, activation)
 
 
 def gated_activation(ctx: LayerContext, name: str) -> Callable[[torch.Tensor, torch.Tensor], None]:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from splitserve.worker._native import load_library
 from splitserve.worker.ops.interface import Kernels
 from splitserve.worker.ops.layers.experts import ExpertOps
+from splitserve.worker.ops.layers.gated import CpuGatedOps
 from splitserve.worker.ops.layers.inputs import CpuInputOps
 from splitserve.worker.ops.layers.latents import LatentOps
 from splitserve.worker.ops.layers.wholes import WholeOps
@@ -30,6 +31,7 @@ class CpuOps(Kernels[PackedWeight]):
     """
 
     experts: CpuExpertOps
+    gated: CpuGatedOps
 
     def __init__(self, library: Any) -> None:
         super().__init__(library, has_paired_adapters=True)
@@ -40,6 +42,7 @@ class CpuOps(Kernels[PackedWeight]):
         self.whole = WholeOps(library)
         self.experts = CpuExpertOps(library)
         self.inputs = CpuInputOps(library)
+        self.gated = CpuGatedOps(library)
         self._linear = library.linear
         self._embedding = library.embedding
         self._paged_attention = library.paged_attention

@@ -5,6 +5,7 @@ V: vocabulary. Operations work in place or into tensors the caller owns. Activat
 on a GPU also float16, and all of one call have the same dtype. The last dimension of every tensor is
 contiguous; the others may have any stride, so a slice of a fused QKV buffer needs no copy. Every output row
 depends on its own inputs alone: the same bits in any batch, at any place in it, with any number of threads.
+Attention is each device's own, since its arguments depend on how a device divides the work.
 
 Wrong ranks, shapes, devices and ids raise ValueError, wrong dtypes TypeError; both name the argument. On a
 GPU ids raise nothing: worker.ops.cuda says what happens instead, and what else differs there.
@@ -16,6 +17,7 @@ from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING, Any, Generic, Literal
 
 from splitserve.worker.ops.layers.experts import ExpertOps
+from splitserve.worker.ops.layers.gated import GatedOps
 from splitserve.worker.ops.layers.inputs import InputOps
 from splitserve.worker.ops.layers.lora import LoraOps
 from splitserve.worker.ops.matrix import MatrixT_contra, VocabularyPart
@@ -28,8 +30,6 @@ if TYPE_CHECKING:
 class Kernels(ABC, Generic[MatrixT_contra]):
     """The operations that devices have in common; stateless.
 
-    Attention is not among them: its arguments depend on how a device divides the work.
-
     Args:
         library: a tvm_ffi.Module that exports the kernels.
         has_paired_adapters: whether the matrices of adapters lie in pairs, see LoraOps.
@@ -38,10 +38,12 @@ class Kernels(ABC, Generic[MatrixT_contra]):
         sampling: those that turn logits into tokens.
         experts: those of sparse layers.
         lora, inputs: those of adapters, and of weights whose inputs are out of order.
+        gated: products with activated gates; None on a device without.
     """
 
     experts: ExpertOps[MatrixT_contra]
     inputs: InputOps
+    gated: GatedOps[MatrixT_contra] | None = None
 
     def __init__(self, library: Any, *, has_paired_adapters: bool = False) -> None:
         self.sampling = SamplingOps(library)

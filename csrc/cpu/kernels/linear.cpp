@@ -4,9 +4,7 @@
 
 #include "common/experts.h"
 #include "cpu/group_sums.h"
-#include "cpu/linear_decoded.h"
-#include "cpu/linear_rows.h"
-#include "cpu/linear_tiles.h"
+#include "cpu/linear_gated.h"
 #include "cpu/parallel.h"
 #include "cpu/row_codes.h"
 #include "cpu/scratch.h"
@@ -14,50 +12,39 @@
 namespace splitserve::SPLITSERVE_ISA {
 namespace {
 
-// Rows [first, end) of x in blocks that stay in the outer caches while all panels pass them: a task for each
-// block and panel.
+// Rows [first, end) of x in blocks that stay in the outer caches while all panels pass them: so many tasks
+// for each block.
 template <typename Format>
 class RowBlocks {
  public:
-  RowBlocks(const LinearParams& p, int64_t first, int64_t end)
-      : first_(first), rows_(end - first), panels_(ceil_div(p.cols, kPanelCols)) {
+  RowBlocks(const LinearParams& p, int64_t first, int64_t end, int64_t tasks, int64_t most)
+      : first_(first), rows_(end - first), tasks_(tasks) {
     using Rows = BlockRows<Format>;
     int64_t most_rows = Rows::kBytes / (p.depth * static_cast<int64_t>(sizeof(typename Format::X)) + 1);
     if (most_rows < Rows::kLeastRows) most_rows = Rows::kLeastRows;
-    if (most_rows > Rows::kMostRows) most_rows = Rows::kMostRows;
+    if (most_rows > most) most_rows = most;
     blocks_ = ceil_div(rows_, most_rows);
   }
 
-  int64_t num_tasks() const { return blocks_ * panels_; }
+  int64_t num_tasks() const { return blocks_ * tasks_; }
 
-  int64_t panel_of_task(int64_t task) const { return task % panels_; }
+  int64_t panel_of_task(int64_t task) const { return task % tasks_; }
 
   // `next_panel` is the one that this thread works on afterwards.
-  void run(const LinearParams& p, int64_t task, int64_t next_panel, BlockRows<Format>* rows) const {
-    const int64_t block = task / panels_;
-    rows->multiply(p, first_ + rows_ * block / blocks_, first_ + rows_ * (block + 1) / blocks_,
-                   {panel_of_task(task), next_panel});
+  template <typename Products>
+  void run(const LinearParams& p, int64_t task, int64_t next_panel, Products* products) const {
+    const int64_t block = task / tasks_;
+    products->run(p, first_ + rows_ * block / blocks_, first_ + rows_ * (block + 1) / blocks_,
+                  {panel_of_task(task), next_panel});
   }
 
  private:
-  int64_t first_, rows_, panels_, blocks_;
+  int64_t first_, rows_, tasks_, blocks_;
 };
 
 // The task that a thread works on after `task` of [begin, end): threads take parts by turns.
 int64_t task_after(int64_t task, int64_t begin, int64_t end) {
   return task + 1 < end ? task + 1 : begin + (end - begin) * num_threads();
-}
-
-template <typename Format>
-void run(const LinearParams& p) {
-  const RowBlocks<Format> blocks(p, 0, p.rows);
-  parallel_for(blocks.num_tasks(), p.rows * p.cols * p.depth, [&](int64_t begin, int64_t end) {
-    const StreamFence fence;
-    BlockRows<Format> rows;
-    for (int64_t task = begin; task < end; ++task) {
-      blocks.run(p, task, blocks.panel_of_task(task_after(task, begin, end)), &rows);
-    }
-  });
 }
 
 // One expert's part of a call: its own weights, and all rows' places.
@@ -75,15 +62,18 @@ LinearParams params_of(const ExpertLinearParams& p, int64_t expert) {
 }
 
 // The tasks of all experts, one expert after the other.
-template <typename Format>
-void run_experts(const ExpertLinearParams& p) {
-  const int64_t panels = ceil_div(p.linear.cols, kPanelCols);
+template <typename Format, typename Products>
+void run_experts(const typename Products::Params& params) {
+  const ExpertLinearParams& p = Products::products(params);
+  const int64_t panels = ceil_div(p.linear.cols, kPanelCols), block_tasks = Products::tasks(p.linear);
+  const auto blocks_of = [&](int64_t expert) {
+    return RowBlocks<Format>(p.linear, p.first_row(expert), p.end_row(expert), block_tasks,
+                             Products::kMostRows);
+  };
   int64_t firsts[kMaxExperts + 1];  // first task of each expert
   firsts[0] = 0;
-  for (int64_t expert = 0; expert < p.experts; ++expert) {
-    const RowBlocks<Format> blocks(p.linear, p.first_row(expert), p.end_row(expert));
-    firsts[expert + 1] = firsts[expert] + blocks.num_tasks();
-  }
+  for (int64_t expert = 0; expert < p.experts; ++expert)
+    firsts[expert + 1] = firsts[expert] + blocks_of(expert).num_tasks();
   const auto expert_of = [&](int64_t task, int64_t expert) {
     while (firsts[expert + 1] <= task) ++expert;
     return expert;
@@ -92,84 +82,89 @@ void run_experts(const ExpertLinearParams& p) {
   const int64_t tasks = firsts[p.experts], work = passes * p.linear.rows * p.linear.cols * p.linear.depth;
   parallel_for(tasks, work, [&](int64_t begin, int64_t end) {
     const StreamFence fence;
-    BlockRows<Format> rows;
+    Products products(params);
     for (int64_t task = begin, expert = 0; task < end;) {
       expert = expert_of(task, expert);
       const LinearParams own = params_of<Format>(p, expert);
-      const RowBlocks<Format> blocks(own, p.first_row(expert), p.end_row(expert));
+      const RowBlocks<Format> blocks = blocks_of(expert);
       for (; task < end && task < firsts[expert + 1]; ++task) {
         const int64_t after = task_after(task, begin, end), next = after < tasks ? after : task;
         const int64_t next_expert = expert_of(next, expert);
         // Panels of all experts lie one behind the other.
         const int64_t panel = blocks.panel_of_task(next - firsts[next_expert]);
-        blocks.run(own, task - firsts[expert], (next_expert - expert) * panels + panel, &rows);
+        blocks.run(own, task - firsts[expert], (next_expert - expert) * panels + panel, &products);
       }
     }
   });
 }
 
-// The same with the sums of inputs that offsets are multiplied with, valid until the thread's next call.
+// The same with what the format needs of the inputs, valid until the thread's next call: their integers, or
+// the sums that offsets are multiplied with.
 template <typename Format>
-LinearParams with_row_sums(LinearParams p) {
-  if (kScalesWeights<Format>) return p;
-  if (!p.groups.has_offsets && Format::kZero == 0) return p;
-  float* sums = static_cast<float*>(scratch(p.rows * p.groups.count * static_cast<int64_t>(sizeof(float))));
-  sum_groups(p, sums);
-  p.groups.row_sums = sums;
-  return p;
+LinearParams prepared(LinearParams p) {
+  if constexpr (Format::kFormat == WeightFormat::kInt8Dot) {
+    return with_codes(p);
+  } else if constexpr (has_group_scales(Format::kFormat) && !kScalesWeights<Format>) {
+    if (!p.groups.has_offsets && Format::kZero == 0) return p;
+    float* sums = static_cast<float*>(scratch(p.rows * p.groups.count * static_cast<int64_t>(sizeof(float))));
+    sum_groups(p, sums);
+    p.groups.row_sums = sums;
+    return p;
+  } else {
+    return p;
+  }
 }
 
-ExpertLinearParams with(ExpertLinearParams experts, const LinearParams& linear) {
-  experts.linear = linear;
-  return experts;
+// Calls fn with a value of the format's type.
+template <typename Fn>
+void with_format(WeightFormat format, const Fn& fn) {
+  switch (format) {
+    case WeightFormat::kFloat32:
+      return fn(Float32Weights());
+    case WeightFormat::kBFloat16:
+      return fn(BFloat16Weights());
+    case WeightFormat::kInt8:
+      return fn(Int8Weights());
+    case WeightFormat::kInt4:
+      return fn(Int4Weights());
+    case WeightFormat::kMxfp4:
+      return fn(Mxfp4Weights());
+    case WeightFormat::kInt8Groups:
+      return fn(Int8GroupWeights());
+    case WeightFormat::kFp8Groups:
+      return fn(Fp8GroupWeights());
+    case WeightFormat::kInt4Groups:
+      return fn(Int4GroupWeights());
+    case WeightFormat::kInt8Dot:
+      return fn(Int8DotWeights());
+  }
 }
 
 }  // namespace
 
 void linear(const LinearParams& params) {
-  switch (params.format) {
-    case WeightFormat::kFloat32:
-      return run<Float32Weights>(params);
-    case WeightFormat::kBFloat16:
-      return run<BFloat16Weights>(params);
-    case WeightFormat::kInt8:
-      return run<Int8Weights>(params);
-    case WeightFormat::kInt4:
-      return run<Int4Weights>(params);
-    case WeightFormat::kMxfp4:
-      return run<Mxfp4Weights>(params);
-    case WeightFormat::kInt8Groups:
-      return run<Int8GroupWeights>(with_row_sums<Int8GroupWeights>(params));
-    case WeightFormat::kFp8Groups:
-      return run<Fp8GroupWeights>(params);
-    case WeightFormat::kInt4Groups:
-      return run<Int4GroupWeights>(with_row_sums<Int4GroupWeights>(params));
-    case WeightFormat::kInt8Dot:
-      return run<Int8DotWeights>(with_codes(params));
-  }
+  ExpertLinearParams only{};
+  only.linear = params;
+  only.experts = 1;
+  expert_linear(only);
 }
 
 void expert_linear(const ExpertLinearParams& params) {
-  switch (params.linear.format) {
-    case WeightFormat::kFloat32:
-      return run_experts<Float32Weights>(params);
-    case WeightFormat::kBFloat16:
-      return run_experts<BFloat16Weights>(params);
-    case WeightFormat::kInt8:
-      return run_experts<Int8Weights>(params);
-    case WeightFormat::kInt4:
-      return run_experts<Int4Weights>(params);
-    case WeightFormat::kMxfp4:
-      return run_experts<Mxfp4Weights>(params);
-    case WeightFormat::kInt8Groups:
-      return run_experts<Int8GroupWeights>(with(params, with_row_sums<Int8GroupWeights>(params.linear)));
-    case WeightFormat::kFp8Groups:
-      return run_experts<Fp8GroupWeights>(params);
-    case WeightFormat::kInt4Groups:
-      return run_experts<Int4GroupWeights>(with(params, with_row_sums<Int4GroupWeights>(params.linear)));
-    case WeightFormat::kInt8Dot:
-      return run_experts<Int8DotWeights>(with(params, with_codes(params.linear)));
-  }
+  with_format(params.linear.format, [&](auto format) {
+    using Format = decltype(format);
+    ExpertLinearParams own = params;
+    own.linear = prepared<Format>(own.linear);
+    run_experts<Format, PlainProducts<Format>>(own);
+  });
+}
+
+void gated_linear(const GatedLinearParams& params) {
+  with_format(params.products.linear.format, [&](auto format) {
+    using Format = decltype(format);
+    GatedLinearParams own = params;
+    own.products.linear = prepared<Format>(own.products.linear);
+    run_experts<Format, GatedProducts<Format>>(own);
+  });
 }
 
 }  // namespace splitserve::SPLITSERVE_ISA

@@ -1,0 +1,79 @@
+"""Products with activated gates: the bits of a linear and the activation after it."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import Tensor
+
+from splitserve.worker.ops.cpu import ops
+from splitserve.worker.ops.packed_weight import PackedWeight
+from splitserve.worker.ops.quantization import WeightForm
+from tests.worker.ops.helpers import assert_same_bits
+
+FORMS: list[tuple[torch.dtype, WeightForm]] = [
+    (torch.float32, "plain"),
+    (torch.bfloat16, "plain"),
+    (torch.bfloat16, "int8"),
+    (torch.bfloat16, "w8a8"),
+    (torch.bfloat16, "int4"),
+]
+ACTIVATIONS = ("silu", "gelu", "gelu_tanh")
+
+
+def activate(out: Tensor, x: Tensor, activation: str) -> None:
+    """The activation on its own."""
+    if activation == "silu":
+        ops.silu_and_mul(out, x)
+    else:
+        ops.gelu_and_mul(out, x, "tanh" if activation == "gelu_tanh" else "none")
+
+
+@pytest.mark.parametrize(("dtype", "form"), FORMS)
+@pytest.mark.parametrize(("rows", "units", "depth"), [(1, 32, 70), (40, 96, 300), (700, 64, 96)])
+def test_units_have_the_bits_of_products_activated_afterwards(
+    rows: int, units: int, depth: int, dtype: torch.dtype, form: WeightForm
+) -> None:
+    weight = PackedWeight.of(torch.randn(2 * units, depth).to(dtype) / 8, form)
+    x, bias = torch.randn(rows, depth).to(dtype), torch.randn(2 * units).to(dtype)
+    products, expected = torch.empty(rows, 2 * units, dtype=dtype), torch.empty(rows, units, dtype=dtype)
+    for threads, activation in zip((1, 2, 2), ACTIVATIONS, strict=True):
+        ops.set_num_threads(threads)
+        for added in (None, bias):
+            ops.linear(products, x, weight, added)
+            activate(expected, products, activation)
+            wide = torch.full((rows, units + 9), torch.nan, dtype=dtype)
+            ops.gated.linear(wide[:, 3 : units + 3], x, weight, activation, added)
+            assert_same_bits(wide[:, 3 : units + 3], expected)
+            assert wide[:, :3].isnan().all()
+            assert wide[:, units + 3 :].isnan().all()
+
+
+@pytest.mark.parametrize(("dtype", "form"), FORMS)
+def test_units_of_experts_have_the_bits_of_their_products(dtype: torch.dtype, form: WeightForm) -> None:
+    weight = PackedWeight.of_experts([torch.randn(128, 80).to(dtype) / 8 for _ in range(5)], form)
+    starts = torch.tensor([0, 0, 1, 90, 90, 97], dtype=torch.int32)
+    x, bias = torch.randn(97, 80).to(dtype), torch.randn(5 * 128).to(dtype)
+    products, expected = torch.empty(97, 128, dtype=dtype), torch.empty(97, 64, dtype=dtype)
+    ops.experts.linear(products, x, weight, starts, bias)
+    ops.silu_and_mul(expected, products)
+    for threads in (1, 2):
+        ops.set_num_threads(threads)
+        out = torch.full((97, 64), torch.nan, dtype=dtype)
+        ops.gated.linear(out, x, weight, "silu", bias, starts)
+        assert_same_bits(out, expected)
+
+
+def test_what_does_not_fit_is_refused() -> None:
+    weight = PackedWeight.of(torch.zeros(128, 8))
+    x, out = torch.zeros(3, 8), torch.zeros(3, 64)
+    with pytest.raises(ValueError, match="activation: expected silu, gelu or gelu_tanh, got 'tanh'"):
+        ops.gated.linear(out, x, weight, "tanh")
+    with pytest.raises(ValueError, match="weight: expected a multiple of 64 outputs, got 96"):
+        ops.gated.linear(out, x, PackedWeight.of(torch.zeros(96, 8)), "silu")
+    with pytest.raises(ValueError, match="out: expected size 64"):
+        ops.gated.linear(torch.zeros(3, 128), x, weight, "silu")
+    with pytest.raises(ValueError, match="starts: expected 0 to 3"):
+        ops.gated.linear(out, x, weight, "silu", starts=torch.tensor([0, 4], dtype=torch.int32))
+    with pytest.raises(TypeError, match="out: "):
+        ops.gated.linear(torch.zeros(3, 64, dtype=torch.bfloat16), x, weight, "silu")
