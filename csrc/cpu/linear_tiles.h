@@ -13,9 +13,6 @@ namespace {
 
 // The rows of a block and their sums fit half of the L2 cache.
 inline constexpr int64_t kTileBlockBytes = 640 * 1024, kTileBlockRows = 640;
-// Outputs of so many passes are in no cache, and a pass is over before memory has answered.
-inline constexpr int64_t kManyPasses = 8;
-
 // So many passes fetch the next panel between them; more are over before it is needed.
 inline constexpr int64_t kFetchingPasses = 8;
 
@@ -42,12 +39,7 @@ struct BlockRows<Format> {
     const auto x = rows_of(p, row, row_end);
     tiles.multiply(
         x, panel_of<Format>(p, panels.current), {p.groups, panels.current, row},
-        [&](int64_t pass, int64_t passes) {
-          if (passes >= kManyPasses && !p.is_part && !is_streamed(p))
-            fetch_outputs(p, row + pass * x.count / passes, row + (pass + 1) * x.count / passes,
-                          panels.current);
-          return step_ahead<Format>(p, panels, pass, passes);
-        },
+        [&](int64_t pass, int64_t passes) { return step_ahead<Format>(p, panels, pass, passes); },
         [&](int64_t first, int64_t rows, const float* sums) {
           if constexpr (kIsDot) {
             write_dots(p, row + first, rows, panels.current * kPanelCols, sums);
@@ -85,17 +77,6 @@ struct BlockRows<Format> {
     if (col + kPanelCols > p.cols) return write_columns<BFloat16>(p, row, rows, col, sums);
     if (p.out_dtype == DType::kFloat32) return write_rows<float>(p, row, rows, col, sums);
     write_rows<BFloat16>(p, row, rows, col, sums);
-  }
-
-  static bool is_streamed(const LinearParams& p) {
-    return p.out_dtype == DType::kFloat32 ? PanelWriter<float>::is_streamed(p)
-                                          : PanelWriter<BFloat16>::is_streamed(p);
-  }
-
-  static void fetch_outputs(const LinearParams& p, int64_t row, int64_t row_end, int64_t panel) {
-    const int64_t bytes = p.out_dtype == DType::kFloat32 ? 4 : 2;
-    const char* out = static_cast<const char*>(p.out) + panel * kPanelCols * bytes;
-    for (; row < row_end; ++row) __builtin_prefetch(out + row * p.out_stride * bytes, 1);
   }
 
   TilePanel<Format, kTileBlockRows> tiles;
