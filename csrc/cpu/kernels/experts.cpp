@@ -54,26 +54,62 @@ void swiglu_row(const ClampedSwigluParams& p, int64_t row) {
   }
 }
 
-// Columns [begin, end) of a token.
+// Some columns of a token.
+struct Piece {
+  int64_t token, begin, end;
+};
+
 template <typename Out>
-void combine(const CombineExpertsParams& p, int64_t token, int64_t begin, int64_t end) {
-  Out* out = static_cast<Out*>(p.out) + token * p.out_stride;
-  const int32_t* places = p.places + token * p.chosen;
-  const int32_t first = p.starts[0], last = p.starts[p.experts];
-  const float* weights = p.weights + token * p.chosen;
-  const float* shared = p.shared == nullptr ? nullptr : p.shared + token * p.shared_stride;
-  const Vec gate = p.gate == nullptr ? broadcast(1.0f) : sigmoid(broadcast(p.gate[token]));
-  for (int64_t i = begin; i < end; i += kLanes) {
-    const int64_t n = end - i;
-    Vec sum{};
-    for (int64_t j = 0; j < p.chosen; ++j) {
-      if (places[j] < first || places[j] >= last) continue;
-      sum = fma(load_up_to(p.y + places[j] * p.y_stride + i, n), broadcast(weights[j]), sum);
-    }
-    if (shared != nullptr) sum = fma(load_up_to(shared + i, n), gate, sum);
-    store_up_to(out + i, sum, n);
+class Combination {
+ public:
+  explicit Combination(const CombineExpertsParams& params)
+      : p(params), first(params.starts[0]), last(params.starts[params.experts]) {}
+
+  // The rows of `next` are fetched meanwhile: they may be anywhere, and the hardware fetches ahead within a
+  // page only.
+  void write(const Piece& piece, const Piece& next) const {
+    constexpr int kVecs = 4;
+    const int64_t ahead = next.begin - piece.begin;
+    int64_t i = piece.begin;
+    for (; i + kVecs * kLanes <= piece.end; i += kVecs * kLanes)
+      add_up<kVecs>(piece, i, p.places + next.token * p.chosen, i + ahead);
+    for (; i < piece.end; i += kLanes) add_up<1>(piece, i, p.places + next.token * p.chosen, i + ahead);
   }
-}
+
+ private:
+  // Registers of columns from i on.
+  template <int kVecs>
+  SPLITSERVE_INLINE void add_up(const Piece& piece, int64_t i, const int32_t* next_places,
+                                int64_t next_i) const {
+    const int32_t* places = p.places + piece.token * p.chosen;
+    const float* weights = p.weights + piece.token * p.chosen;
+    Vec sums[kVecs] = {};
+    for (int64_t j = 0; j < p.chosen; ++j) {
+      const float* next = p.y + next_places[j] * p.y_stride + next_i;
+#pragma GCC unroll 4
+      for (int v = 0; v < kVecs; ++v) __builtin_prefetch(next + v * kLanes);
+      if (places[j] < first || places[j] >= last) continue;
+      add(sums, p.y + places[j] * p.y_stride, broadcast(weights[j]), i, piece.end);
+    }
+    if (p.shared != nullptr) {
+      const Vec gate = p.gate == nullptr ? broadcast(1.0f) : sigmoid(broadcast(p.gate[piece.token]));
+      add(sums, p.shared + piece.token * p.shared_stride, gate, i, piece.end);
+    }
+    Out* out = static_cast<Out*>(p.out) + piece.token * p.out_stride;
+#pragma GCC unroll 4
+    for (int v = 0; v < kVecs; ++v, i += kLanes) store_up_to(out + i, sums[v], piece.end - i);
+  }
+
+  template <int kVecs>
+  SPLITSERVE_INLINE static void add(Vec (&sums)[kVecs], const float* row, Vec weight, int64_t i,
+                                    int64_t end) {
+#pragma GCC unroll 4
+    for (int v = 0; v < kVecs; ++v, i += kLanes) sums[v] = fma(load_up_to(row + i, end - i), weight, sums[v]);
+  }
+
+  const CombineExpertsParams& p;
+  const int64_t first, last;  // places of the routing's experts
+};
 
 }  // namespace
 
@@ -109,14 +145,17 @@ void combine_experts(const CombineExpertsParams& p) {
   // Several blocks per token, as a step may have one token only.
   constexpr int64_t kBlock = 1024;
   const int64_t blocks = (p.size + kBlock - 1) / kBlock;
+  const auto piece_of = [&p, blocks](int64_t task) {
+    const int64_t begin = task % blocks * kBlock, left = p.size - begin;
+    return Piece{task / blocks, begin, begin + (left < kBlock ? left : kBlock)};
+  };
   parallel_for(p.tokens * blocks, p.tokens * (p.chosen + 1) * p.size, [&](int64_t begin, int64_t end) {
     for (int64_t task = begin; task < end; ++task) {
-      const int64_t column = task % blocks * kBlock, left = p.size - column;
-      const int64_t last = column + (left < kBlock ? left : kBlock);
+      const Piece piece = piece_of(task), next = piece_of(task + 1 < end ? task + 1 : task);
       if (p.out_dtype == DType::kFloat32) {
-        combine<float>(p, task / blocks, column, last);
+        Combination<float>(p).write(piece, next);
       } else {
-        combine<BFloat16>(p, task / blocks, column, last);
+        Combination<BFloat16>(p).write(piece, next);
       }
     }
   });
