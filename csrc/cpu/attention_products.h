@@ -52,8 +52,8 @@ SPLITSERVE_INLINE void add_products(Vec (&sums)[kRows][kVecs], int64_t begin, in
 // dots[i, j] = query i times key j of the chunk, for kVecs registers of positions from register `first` on.
 // Queries are [kRows, head_dim], dots [kRows, kChunk]. kFetch: asks for what is wanted next meanwhile.
 template <typename T, int kRows, int kVecs, bool kFetch>
-[[gnu::noinline]] void score(const Stream<T>& stream, int64_t first, const T* queries, int64_t head_dim,
-                             float* dots, const Stream<T>* wanted) {
+[[gnu::noinline]] void score(const Stream<T>& stream, int64_t first, const Shared<T>* queries,
+                             int64_t head_dim, float* dots, const Stream<T>* wanted) {
   constexpr int kPair = DotStep<T>::kPair;
   const T* keys[kVecs];
   for (int v = 0; v < kVecs; ++v) keys[v] = stream.pieces[first + v];
@@ -94,7 +94,7 @@ template <typename T, int kRows>
 struct Weights {
   static constexpr int kPair = DotStep<T>::kPair;
 
-  const T* data;
+  const Shared<T>* data;
   const Range* seen;
 
   SPLITSERVE_INLINE typename DotStep<T>::Operand pair(int i, int64_t pair) const {

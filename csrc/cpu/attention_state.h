@@ -101,30 +101,30 @@ SPLITSERVE_INLINE void hide_unseen(Range seen, float* dots) {
   }
 }
 
-// Stores two registers of weights, as they multiply the values, and adds what is stored to `sum`.
+// Stores two registers of weights, rounded to the T of the values that they multiply, and adds what is stored
+// to `sum`.
+template <typename T>
 SPLITSERVE_INLINE Vec store_weights(float* to, Vec first, Vec second, Vec sum) {
+  first = rounded_to<T>(first), second = rounded_to<T>(second);
   store(to, first);
   store(to + kLanes, second);
   return sum + first + second;
 }
 
-SPLITSERVE_INLINE Vec store_weights(BFloat16* to, Vec first, Vec second, Vec sum) {
 #if defined(__AVX512BF16__)
+template <typename T>
+SPLITSERVE_INLINE Vec store_weights(BFloat16* to, Vec first, Vec second, Vec sum) {
   const __m512bh pairs = _mm512_cvtne2ps_pbh(second, first);
   std::memcpy(to, &pairs, sizeof pairs);
   return _mm512_dpbf16_ps(sum, pairs, reinterpret_cast<__m512bh>(_mm512_set1_epi16(0x3f80)));
-#else
-  const HalfVec halves[] = {to_bfloat16(first), to_bfloat16(second)};
-  std::memcpy(to, halves, sizeof halves);
-  return sum + from_bfloat16(halves[0]) + from_bfloat16(halves[1]);
-#endif
 }
+#endif
 
 // In place of scales of a chunk's values where they have none.
 struct NoScales {
   template <typename T>
-  SPLITSERVE_INLINE Vec store(T* weights, int64_t j, Vec first, Vec second, Vec sum) const {
-    return store_weights(weights + j, first, second, sum);
+  SPLITSERVE_INLINE Vec store(Shared<T>* weights, int64_t j, Vec first, Vec second, Vec sum) const {
+    return store_weights<T>(weights + j, first, second, sum);
   }
 };
 
@@ -134,8 +134,8 @@ struct ValueScales {
   const float* scales;
 
   template <typename T>
-  SPLITSERVE_INLINE Vec store(T* weights, int64_t j, Vec first, Vec second, Vec sum) const {
-    store_weights(weights + j, scaled(first, j), scaled(second, j + kLanes), Vec{});
+  SPLITSERVE_INLINE Vec store(Shared<T>* weights, int64_t j, Vec first, Vec second, Vec sum) const {
+    store_weights<T>(weights + j, scaled(first, j), scaled(second, j + kLanes), Vec{});
     return sum + first + second;
   }
 
@@ -146,14 +146,16 @@ struct ValueScales {
   }
 };
 
-SPLITSERVE_INLINE Vec weight_of(Vec score, float*) { return exp2(score); }
-SPLITSERVE_INLINE Vec weight_of(Vec score, BFloat16*) { return exp2_to_bfloat16(score); }
+template <typename T>
+SPLITSERVE_INLINE Vec weight_of(Vec score) {
+  return sizeof(T) == sizeof(BFloat16) ? exp2_to_bfloat16(score) : exp2(score);
+}
 
 // Turns the dot products of a row with a chunk, [kChunk], into weights and adds them to the row's sum, after
 // scaling what the row has summed up so far if need be. The row sees some of the chunk.
 template <typename T, typename Scales = NoScales>
 SPLITSERVE_INLINE void weigh(const Scoring& scoring, Range seen, const State& state, int64_t row, float* dots,
-                             T* weights, const Scales& scales = {}) {
+                             Shared<T>* weights, const Scales& scales = {}) {
   const float factor = scoring.apply(dots);
   if (seen.begin > 0 || seen.end < kChunk) hide_unseen(seen, dots);
   Vec highest = load(dots);
@@ -162,11 +164,11 @@ SPLITSERVE_INLINE void weigh(const Scoring& scoring, Range seen, const State& st
   if (any_above(highest, state.reference[row] + kSlack)) state.raise(row, max_lanes(highest));
   const Vec reference = broadcast(state.reference[row]);
   const auto weight = [&](int64_t j) __attribute__((always_inline)) {
-    return weight_of(fma(load(dots + j), broadcast(factor), -reference), weights);
+    return weight_of<T>(fma(load(dots + j), broadcast(factor), -reference));
   };
   Vec sum = load(state.sums + row * kLanes);
   for (int64_t j = 0; j < kChunk; j += 2 * kLanes)
-    sum = scales.store(weights, j, weight(j), weight(j + kLanes), sum);
+    sum = scales.template store<T>(weights, j, weight(j), weight(j + kLanes), sum);
   store(state.sums + row * kLanes, sum);
 }
 

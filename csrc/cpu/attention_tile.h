@@ -67,9 +67,9 @@ class TileAttention {
   void prepare() {
     each_row([&](int64_t row, int64_t token, int64_t head) {
       if (row < tile.rows) positions[row] = first_position + token;
-      T* const query = queries + row * query_stride;
-      std::memcpy(query, query_of(token, head), static_cast<size_t>(p.head_dim) * sizeof(T));
-      std::memset(query + p.head_dim, 0, static_cast<size_t>(query_stride - p.head_dim) * sizeof(T));
+      Shared<T>* const query = queries + row * query_stride;
+      copy_shared(query, query_of(token, head), p.head_dim);
+      std::memset(query + p.head_dim, 0, static_cast<size_t>(query_stride - p.head_dim) * sizeof *query);
     });
   }
 
@@ -172,7 +172,7 @@ class TileAttention {
     for (int64_t i = 0; i < tile.kv_heads; ++i) {
       const auto scales = reader.value_scales(chunk, i * p.v.head_stride, any_seen(rows));
       for (int64_t row = begin, at = i * tile.rows + begin; row < end; ++row, ++at)
-        weigh(scoring, seen[row], state, at, dots + at * kChunk, weights + at * kChunk, scales);
+        weigh<T>(scoring, seen[row], state, at, dots + at * kChunk, weights + at * kChunk, scales);
     }
     for (int64_t i = 0; i < tile.kv_heads; ++i)
       add_values_of_head(chunk, i, rows, state,
@@ -260,9 +260,9 @@ class TileAttention {
   int64_t positions[kTileRows<T>];
   Range seen[kTileRows<T>];  // of the chunk
   bool is_all_seen = false;
-  alignas(64) T queries[kTileRows<T> * kMaxHeadDim];
+  alignas(64) Shared<T> queries[kTileRows<T> * kMaxHeadDim];
   alignas(64) float dots[kTileRows<T> * kChunk];
-  alignas(64) T weights[kTileRows<T> * kChunk];
+  alignas(64) Shared<T> weights[kTileRows<T> * kChunk];
 };
 
 }  // namespace

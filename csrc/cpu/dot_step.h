@@ -2,6 +2,9 @@
 //
 // A lane holds kPair neighbours of the dimension that is summed over, so a bfloat16 lane is 32 bits wide like
 // a float one. Under linear and attention alike each lane of the sums is a result of its own.
+//
+// Shared is what attention keeps of a side that is broadcast to many registers: floats where the step is made
+// of them, which are then converted once.
 #pragma once
 
 #include "cpu/vec.h"
@@ -14,6 +17,7 @@ struct DotStep;
 template <>
 struct DotStep<float> {
   using Operand = Vec;
+  using Shared = float;
   static constexpr int kPair = 1;
   static constexpr int kSize = kLanes;
   SPLITSERVE_INLINE static Operand load(const float* p) { return SPLITSERVE_ISA::load(p); }
@@ -31,6 +35,7 @@ SPLITSERVE_INLINE uint32_t load_pair(const BFloat16* p) {
 template <>
 struct DotStep<BFloat16> {
   using Operand = __m512bh;
+  using Shared = BFloat16;
   static constexpr bool kIsFloat = false;
   static constexpr int kPair = 2;
   static constexpr int kSize = 2 * kLanes;
@@ -52,6 +57,7 @@ struct DotStep<BFloat16> {
   struct Operand {
     Vec even, odd;
   };
+  using Shared = float;
   static constexpr bool kIsFloat = true;
   static constexpr int kPair = 2;
   static constexpr int kSize = 2 * kLanes;
@@ -64,11 +70,27 @@ struct DotStep<BFloat16> {
     return split(pairs);
   }
   SPLITSERVE_INLINE static Operand broadcast(const BFloat16* p) { return split(UintVec{} + load_pair(p)); }
+  SPLITSERVE_INLINE static Operand broadcast(const float* p) {
+    return {SPLITSERVE_ISA::broadcast(p[0]), SPLITSERVE_ISA::broadcast(p[1])};
+  }
   SPLITSERVE_INLINE static Vec accumulate(Vec sum, Operand a, Operand b) {
     return fma(a.odd, b.odd, fma(a.even, b.even, sum));
   }
 };
 #endif
+
+template <typename T>
+using Shared = typename DotStep<T>::Shared;
+
+// Copies a row of n elements as it is broadcast.
+template <typename T>
+SPLITSERVE_INLINE void copy_shared(Shared<T>* to, const T* from, int64_t n) {
+  if constexpr (sizeof(Shared<T>) == sizeof(T)) {
+    std::memcpy(to, from, static_cast<size_t>(n) * sizeof(T));
+  } else {
+    for (int64_t i = 0; i < n; i += kLanes) store_up_to(to + i, load_up_to(from + i, n - i), n - i);
+  }
+}
 
 // The last n < kSize elements, followed by zeros.
 template <typename T>

@@ -101,8 +101,8 @@ SPLITSERVE_INLINE void join_latents(BFloat16* to, const BFloat16* first, const B
 // Adds the weighted latents of a chunk to the totals of rows [begin, end), [rows, latent]; `values` points to
 // pairs of positions.
 template <typename T>
-void add_latents(const LatentShape& shape, const Chunk<T>& values, const T* weights, const Range* seen,
-                 Range rows, float* totals) {
+void add_latents(const LatentShape& shape, const Chunk<T>& values, const Shared<T>* weights,
+                 const Range* seen, Range rows, float* totals) {
   const auto add = [&](int64_t row, auto count) {
     const Weights<T, count.value> group{weights + row * kChunk, seen + row};
     for (int64_t d = 0; d < shape.latent; d += kGroupVecs * kLanes) {

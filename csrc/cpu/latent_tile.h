@@ -188,10 +188,10 @@ class LatentTile {
     for (int64_t row = 0; row < tile.count; ++row) {
       seen[row] = {0, min_of(kChunk, position_of(row) + 1 - start)};
       if (!seen[row].empty()) {
-        weigh(scoring, seen[row], state, row, dots + row * kChunk, weights + row * kChunk);
+        weigh<T>(scoring, seen[row], state, row, dots + row * kChunk, weights + row * kChunk);
         continue;
       }
-      std::memset(weights + row * kChunk, 0, kChunk * sizeof(T));
+      std::memset(weights + row * kChunk, 0, kChunk * sizeof *weights);
       begin = row + 1;
     }
     add(begin, state);
@@ -281,7 +281,7 @@ class LatentTile {
   Range seen[kLatentRows];                       // of the chunk
   alignas(64) float sums[kChunk * kLatentRows];  // [kChunk, rows]
   alignas(64) float dots[kLatentRows * kChunk];  // the same by rows
-  alignas(64) T weights[kLatentRows * kChunk];
+  alignas(64) Shared<T> weights[kLatentRows * kChunk];
 };
 
 }  // namespace

@@ -114,15 +114,12 @@ class WholeTile {
            (kv_head * group + (first_row + row) % group) * p.out_head_stride;
   }
 
-  // Brings the rows' queries together, with zeros behind each up to query_stride. Head
-  // sizes are multiples of a piece.
+  // Brings the rows' queries together, with zeros behind each up to query_stride.
   void copy_queries() {
-    constexpr int64_t kPiece = 8;
     for (int64_t row = 0; row < rows; ++row) {
-      const T* from = query_of(row);
-      T* const to = queries + row * query_stride;
-      for (int64_t d = 0; d < p.head_dim; d += kPiece) std::memcpy(to + d, from + d, kPiece * sizeof(T));
-      for (int64_t d = p.head_dim; d < query_stride; ++d) std::memset(to + d, 0, sizeof(T));
+      Shared<T>* const query = queries + row * query_stride;
+      copy_shared(query, query_of(row), p.head_dim);
+      std::memset(query + p.head_dim, 0, static_cast<size_t>(query_stride - p.head_dim) * sizeof *query);
     }
   }
 
@@ -144,7 +141,7 @@ class WholeTile {
     if (some.empty()) return;
     score_all(chunk, some);
     for (int64_t row = some.begin; row < some.end; ++row)
-      weigh(scoring, seen[row], state, row, dots + row * kChunk, weights + row * kChunk);
+      weigh<T>(scoring, seen[row], state, row, dots + row * kChunk, weights + row * kChunk);
     add_all(chunk, some, state);
   }
 
@@ -222,9 +219,9 @@ class WholeTile {
   TilesFor<T> tiles;
   int64_t first_row = 0, rows = 0;
   Range seen[kWholeRows<T>];  // of the chunk
-  alignas(64) T queries[kWholeRows<T> * kMaxHeadDim];
+  alignas(64) Shared<T> queries[kWholeRows<T> * kMaxHeadDim];
   alignas(64) float dots[kWholeRows<T> * kChunk];
-  alignas(64) T weights[kWholeRows<T> * kChunk];
+  alignas(64) Shared<T> weights[kWholeRows<T> * kChunk];
   alignas(64) float sums[State::floats(kWholeRows<T>, kMaxHeadDim)];
 };
 
