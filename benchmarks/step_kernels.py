@@ -25,7 +25,15 @@ from benchmarks.worker import BATCH_SIZES, DEMO_MODEL, WARM_UP_STEPS, Bench, che
 from splitserve.engine_core.sequence_sampling import SequenceSampling
 
 # Methods of worker.ops.cpu.CpuOps that are asked between steps, if at all.
-SETTINGS = ("cpu_isa", "best_cpu_isa", "set_isa", "set_num_threads", "num_threads")
+SETTINGS = (
+    "cpu_isa",
+    "best_cpu_isa",
+    "set_isa",
+    "uses_avx_vnni",
+    "set_avx_vnni",
+    "set_num_threads",
+    "num_threads",
+)
 GREEDY = SequenceSampling(temperature=0.0, seed=0, ignore_eos=True)
 STEPS = 200
 

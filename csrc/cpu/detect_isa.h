@@ -27,6 +27,17 @@ inline bool may_use_tiles() {
 }
 #endif
 
+// Of processors that run AVX2.
+inline bool detect_avx_vnni() {
+#if SPLITSERVE_X86
+  constexpr unsigned kAvxVnni = 1u << 4;
+  unsigned a, b, c, d;
+  return __get_cpuid_count(7, 1, &a, &b, &c, &d) && (a & kAvxVnni) != 0;
+#else
+  return false;
+#endif
+}
+
 inline Isa detect_isa() {
 #if SPLITSERVE_X86
   __builtin_cpu_init();

@@ -27,41 +27,67 @@ struct Int8Dot {
 #else
 // Pairs of 16 bits: those of the first and third of the four, and of the others.
 struct Int8Dot {
+  typedef int16_t Halves __attribute__((vector_size(kLanes * 4)));
+  typedef uint16_t UnsignedHalves __attribute__((vector_size(kLanes * 4)));
   struct Weights {
-    UintVec even, odd;
+    UnsignedHalves even, odd;
   };
   struct Inputs {
-    int32_t even, odd;
+    Halves even, odd;
   };
   SPLITSERVE_INLINE static Weights load(const char* p) {
-    UintVec bytes;
+    UnsignedHalves bytes;
     std::memcpy(&bytes, p, sizeof bytes);
-    return {bytes & 0x00ff00ffu, (bytes >> 8) & 0x00ff00ffu};
+    return {bytes & 0xff, bytes >> 8};
   }
-  SPLITSERVE_INLINE static Inputs broadcast(const int8_t* p) { return {pair(p[0], p[2]), pair(p[1], p[3])}; }
+  SPLITSERVE_INLINE static Inputs broadcast(const int8_t* p) {
+    const Halves four = reinterpret_cast<Halves>(IntVec{} + load_four(p));
+    return {(four << 8) >> 8, four >> 8};
+  }
   SPLITSERVE_INLINE static IntVec accumulate(IntVec sum, const Weights& weights, Inputs inputs) {
-    return sum + products(weights.even, inputs.even) + products(weights.odd, inputs.odd);
+    sum = in_order(sum + products(weights.even, inputs.even));
+    return in_order(sum + products(weights.odd, inputs.odd));
   }
 
  private:
-  SPLITSERVE_INLINE static int32_t pair(int8_t low, int8_t high) {
-    return static_cast<int32_t>(static_cast<uint16_t>(low) | static_cast<uint32_t>(high) << 16);
+  // GCC would first multiply for several steps, which is more than there are registers, and then add.
+  SPLITSERVE_INLINE static IntVec in_order(IntVec sum) {
+#if defined(__x86_64__)
+    __asm__("" : "+v"(sum));
+#endif
+    return sum;
   }
-  SPLITSERVE_INLINE static IntVec products(UintVec weights, int32_t inputs) {
+  SPLITSERVE_INLINE static IntVec products(UnsignedHalves weights, Halves inputs) {
 #if defined(__AVX512BW__)
     return reinterpret_cast<IntVec>(
-        _mm512_madd_epi16(reinterpret_cast<__m512i>(weights), _mm512_set1_epi32(inputs)));
+        _mm512_madd_epi16(reinterpret_cast<__m512i>(weights), reinterpret_cast<__m512i>(inputs)));
 #elif defined(__AVX2__)
     return reinterpret_cast<IntVec>(
-        _mm256_madd_epi16(reinterpret_cast<__m256i>(weights), _mm256_set1_epi32(inputs)));
+        _mm256_madd_epi16(reinterpret_cast<__m256i>(weights), reinterpret_cast<__m256i>(inputs)));
 #elif defined(__SSE2__)
     return reinterpret_cast<IntVec>(
-        _mm_madd_epi16(reinterpret_cast<__m128i>(weights), _mm_set1_epi32(inputs)));
+        _mm_madd_epi16(reinterpret_cast<__m128i>(weights), reinterpret_cast<__m128i>(inputs)));
 #else
-    const IntVec low = reinterpret_cast<IntVec>(weights & 0xffffu);
-    const IntVec high = reinterpret_cast<IntVec>(weights >> 16);
-    return low * static_cast<int16_t>(inputs) + high * (inputs >> 16);
+    // A weight has 8 bits, so its half has no sign.
+    const IntVec left = reinterpret_cast<IntVec>(weights), right = reinterpret_cast<IntVec>(inputs);
+    return (left & 0xffff) * ((right << 16) >> 16) + (left >> 16) * (right >> 16);
 #endif
+  }
+};
+#endif
+
+#if defined(__AVX2__) && !defined(__AVX512F__)
+#define SPLITSERVE_HAS_VEX_DOT 1
+// By AVX-VNNI, which a processor may have beside AVX2: only where uses_avx_vnni(). Compiled for AVX2, a
+// function cannot use the compiler's name for the instruction.
+struct VexInt8Dot {
+  using Weights = __m256i;
+  using Inputs = __m256i;
+  SPLITSERVE_INLINE static Weights load(const char* p) { return _mm256_loadu_si256((const __m256i_u*)p); }
+  SPLITSERVE_INLINE static Inputs broadcast(const int8_t* p) { return _mm256_set1_epi32(load_four(p)); }
+  SPLITSERVE_INLINE static IntVec accumulate(IntVec sum, Weights weights, Inputs inputs) {
+    __asm__("%{vex%} vpdpbusd %2, %1, %0" : "+x"(sum) : "x"(weights), "x"(inputs));
+    return sum;
   }
 };
 #endif

@@ -21,6 +21,8 @@ constexpr Isa kOldest = Isa::SPLITSERVE_OLDEST_ISA, kNewest = Isa::SPLITSERVE_NE
 
 const Isa kBest = std::min(detect_isa(), kNewest);
 std::atomic<Isa> g_isa{kBest};
+const bool kHasAvxVnni = kBest >= Isa::kAvx2 && detect_avx_vnni();
+std::atomic<bool> g_avx_vnni{kHasAvxVnni};
 
 const char* name_of(Isa isa) { return kIsaNames[static_cast<int>(isa)]; }
 
@@ -29,6 +31,11 @@ void check_built() {
   TVM_FFI_THROW(RuntimeError) << "the kernels were built for " << name_of(kOldest)
                               << " alone, and this processor runs " << name_of(kBest)
                               << ": build them again, here or with SPLITSERVE_NATIVE=0";
+}
+
+void set_avx_vnni(bool is_used) {
+  SPLITSERVE_CHECK_VALUE(kHasAvxVnni || !is_used, "is_used: this processor has no AVX-VNNI");
+  g_avx_vnni.store(is_used, std::memory_order_relaxed);
 }
 
 constexpr int kMaxThreads = 1024;
@@ -74,6 +81,8 @@ int64_t get_num_threads() { return num_threads(); }
 
 }  // namespace
 
+bool uses_avx_vnni() { return g_avx_vnni.load(std::memory_order_relaxed); }
+
 Isa current_isa() { return g_isa.load(std::memory_order_relaxed); }
 
 int num_threads() { return g_num_threads.load(std::memory_order_relaxed); }
@@ -83,5 +92,7 @@ int num_threads() { return g_num_threads.load(std::memory_order_relaxed); }
 SPLITSERVE_EXPORT(cpu_isa, splitserve::cpu_isa);
 SPLITSERVE_EXPORT(cpu_isas, splitserve::cpu_isas);
 SPLITSERVE_EXPORT(set_isa, splitserve::set_isa);
+SPLITSERVE_EXPORT(uses_avx_vnni, splitserve::uses_avx_vnni);
+SPLITSERVE_EXPORT(set_avx_vnni, splitserve::set_avx_vnni);
 SPLITSERVE_EXPORT(set_num_threads, splitserve::set_num_threads);
 SPLITSERVE_EXPORT(get_num_threads, splitserve::get_num_threads);

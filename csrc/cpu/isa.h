@@ -15,6 +15,9 @@ enum class Isa { kPortable, kAvx2, kAvx512, kAvx512Bf16, kAmx };
 Isa current_isa();
 int num_threads();
 
+// Whether kernels of avx2 multiply int8 by AVX-VNNI, with the bits that they have without it.
+bool uses_avx_vnni();
+
 }  // namespace splitserve
 
 // SPLITSERVE_DECLARE_KERNEL names a kernel in every namespace it is compiled into, SPLITSERVE_CALL_KERNEL

@@ -2,7 +2,6 @@
 // which weights are fetched meanwhile.
 #pragma once
 
-#include "cpu/int8_dot.h"
 #include "cpu/linear_output.h"
 #include "cpu/panel_tile.h"
 
@@ -53,36 +52,35 @@ void panel_tile(const LinearParams& p, int64_t row, int64_t panel, const char* a
 }
 
 // sums[i][v] += x(i) . weight(v), of four inputs of rows that are `stride` apart.
-template <int kRows>
+template <typename Dot, int kRows>
 SPLITSERVE_INLINE void add_dots(IntVec (&sums)[kRows][kPanelVecs], const char* step, const int8_t* x,
                                 int64_t stride) {
   if constexpr (kLanes == 16) {
-    Int8Dot::Weights weights[kPanelVecs];
+    typename Dot::Weights weights[kPanelVecs];
 #pragma GCC unroll 8
-    for (int v = 0; v < kPanelVecs; ++v) weights[v] = Int8Dot::load(step + v * kLanes * kDotPair);
+    for (int v = 0; v < kPanelVecs; ++v) weights[v] = Dot::load(step + v * kLanes * kDotPair);
 #pragma GCC unroll 16
     for (int i = 0; i < kRows; ++i) {
-      const Int8Dot::Inputs inputs = Int8Dot::broadcast(x + i * stride);
+      const typename Dot::Inputs inputs = Dot::broadcast(x + i * stride);
 #pragma GCC unroll 8
-      for (int v = 0; v < kPanelVecs; ++v) sums[i][v] = Int8Dot::accumulate(sums[i][v], weights[v], inputs);
+      for (int v = 0; v < kPanelVecs; ++v) sums[i][v] = Dot::accumulate(sums[i][v], weights[v], inputs);
     }
   } else {
-    Int8Dot::Inputs inputs[kRows];
+    typename Dot::Inputs inputs[kRows];
 #pragma GCC unroll 8
-    for (int i = 0; i < kRows; ++i) inputs[i] = Int8Dot::broadcast(x + i * stride);
+    for (int i = 0; i < kRows; ++i) inputs[i] = Dot::broadcast(x + i * stride);
 #pragma GCC unroll 8
     for (int v = 0; v < kPanelVecs; ++v) {
-      const Int8Dot::Weights weights = Int8Dot::load(step + v * kLanes * kDotPair);
+      const typename Dot::Weights weights = Dot::load(step + v * kLanes * kDotPair);
 #pragma GCC unroll 8
-      for (int i = 0; i < kRows; ++i) sums[i][v] = Int8Dot::accumulate(sums[i][v], weights, inputs[i]);
+      for (int i = 0; i < kRows; ++i) sums[i][v] = Dot::accumulate(sums[i][v], weights, inputs[i]);
     }
   }
 }
 
 // int8 dot: sums are integers, and exact.
-template <int kRows, int kLines>
+template <typename Format, int kRows, int kLines>
 void dot_tile(const LinearParams& p, int64_t row, int64_t panel, const char* ahead) {
-  using Format = Int8DotWeights;
   const int64_t depth = ceil_div(p.depth, kDotDepth) * kDotDepth;
   const int8_t* x = p.codes.codes + row * depth;
   const char* weights = panel_of<Format>(p, panel);
@@ -92,7 +90,7 @@ void dot_tile(const LinearParams& p, int64_t row, int64_t panel, const char* ahe
 #pragma GCC unroll 2
     for (int j = 0; j < Format::kUnitSteps; ++j) {
       const int64_t step = unit * Format::kUnitSteps + j;
-      add_dots(sums, weights + step * Format::kStepBytes, x + step * kDotPair, depth);
+      add_dots<typename Format::Dot>(sums, weights + step * Format::kStepBytes, x + step * kDotPair, depth);
     }
   }
   Vec scaled[kRows][kPanelVecs];
@@ -107,7 +105,7 @@ void dot_tile(const LinearParams& p, int64_t row, int64_t panel, const char* ahe
 template <typename Format, int kRows, int kLines>
 void tile(const LinearParams& p, int64_t row, int64_t panel, const char* ahead) {
   if constexpr (Format::kFormat == WeightFormat::kInt8Dot) {
-    dot_tile<kRows, kLines>(p, row, panel, ahead);
+    dot_tile<Format, kRows, kLines>(p, row, panel, ahead);
   } else {
     panel_tile<Format, kRows, kLines>(p, row, panel, ahead);
   }

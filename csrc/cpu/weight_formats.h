@@ -5,6 +5,7 @@
 #pragma once
 
 #include "cpu/dot_step.h"
+#include "cpu/int8_dot.h"
 #include "cpu/packed.h"
 
 namespace splitserve::SPLITSERVE_ISA {
@@ -295,6 +296,7 @@ struct Fp8GroupWeights : Int8GroupWeights {
 // Codes of 8 bits for activations of 8 bits; see int8_dot.h.
 struct Int8DotWeights {
   using X = BFloat16;
+  using Dot = Int8Dot;
   static constexpr WeightFormat kFormat = WeightFormat::kInt8Dot;
 #if defined(__AVX512VNNI__)
   static constexpr int kMaxRows = 12;
@@ -307,6 +309,13 @@ struct Int8DotWeights {
   static constexpr int kUnitSteps = 2;
   static constexpr int64_t kUnitBytes = kUnitSteps * kStepBytes;
 };
+
+#if defined(SPLITSERVE_HAS_VEX_DOT)
+struct VexDotWeights : Int8DotWeights {
+  using Dot = VexInt8Dot;
+  static constexpr int kMaxRows = 3;
+};
+#endif
 
 // Codes from 0 to 15, which are worth kZero less if there are no offsets.
 struct Int4GroupWeights {

@@ -68,6 +68,14 @@ class CpuOps(Kernels[PackedWeight]):
         """Use the kernels of one instruction set, process-wide; ValueError if this CPU or build lacks it."""
         self._library.set_isa(name)
 
+    def uses_avx_vnni(self) -> bool:
+        """Whether kernels of avx2 multiply int8 by AVX-VNNI, as they do where the CPU has it."""
+        return bool(self._library.uses_avx_vnni())
+
+    def set_avx_vnni(self, is_used: bool) -> None:
+        """Have them do so or not, process-wide, with the same bits; ValueError if this CPU lacks it."""
+        self._library.set_avx_vnni(is_used)
+
     def set_num_threads(self, num: int) -> None:
         """Let a kernel use 1 to 1024 threads, process-wide; until set, all CPUs this process may run on."""
         self._library.set_num_threads(num)

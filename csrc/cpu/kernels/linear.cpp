@@ -115,6 +115,15 @@ LinearParams prepared(LinearParams p) {
   }
 }
 
+// Calls fn with the format by which this processor multiplies int8 with int8.
+template <typename Fn>
+void with_dot_format(const Fn& fn) {
+#if defined(SPLITSERVE_HAS_VEX_DOT)
+  if (uses_avx_vnni()) return fn(VexDotWeights());
+#endif
+  fn(Int8DotWeights());
+}
+
 // Calls fn with a value of the format's type.
 template <typename Fn>
 void with_format(WeightFormat format, const Fn& fn) {
@@ -136,7 +145,7 @@ void with_format(WeightFormat format, const Fn& fn) {
     case WeightFormat::kInt4Groups:
       return fn(Int4GroupWeights());
     case WeightFormat::kInt8Dot:
-      return fn(Int8DotWeights());
+      return with_dot_format(fn);
   }
 }
 

@@ -48,6 +48,23 @@ def test_every_number_of_rows_gives_a_row_the_same_bits() -> None:
         assert_same_bits(together, expected[:rows])
 
 
+@pytest.mark.parametrize("rows", [1, 2, 5, 18])
+def test_products_are_exact_without_avx_vnni(isa: str, rows: int) -> None:
+    if isa != "avx2" or not ops.uses_avx_vnni():
+        pytest.skip("the other tests do without it")
+    x, matrix, out = (
+        torch.randn(rows, 257).bfloat16(),
+        torch.randn(131, 257).bfloat16(),
+        torch.empty(rows, 131),
+    )
+    ops.set_avx_vnni(False)
+    try:
+        ops.linear(out, x, PackedWeight.of(matrix, "w8a8"))
+    finally:
+        ops.set_avx_vnni(True)
+    assert_same_bits(out, reference(x, matrix, None))
+
+
 def test_all_codes_of_a_file_are_multiplied_exactly() -> None:
     codes = ((torch.arange(72)[:, None] * 7 + torch.arange(288)) % 256 - 128).to(torch.int8)
     weight = PackedWeight((72, 288), torch.bfloat16, "w8a8")
