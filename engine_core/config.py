@@ -61,8 +61,7 @@ class SchedulerConfig(msgspec.Struct, frozen=True, kw_only=True):
         num_adapter_slots: adapters in memory at once; 0 for none.
         adapters: their directories by name, from the start.
         num_stages: of the pipeline; with several, a row waits for its token before it is planned again.
-        num_speculative_tokens: most tokens that a worker drafts per row and step; 0 for no speculation. Not
-            with several stages.
+        num_speculative_tokens: most tokens that a worker drafts per row and step; 0 for no speculation.
     """
 
     max_num_seqs: int = 256

@@ -39,6 +39,7 @@ from splitserve.worker.sampling.sampler import Sampler
 from splitserve.worker.sampling.step_completion import StepCompletion
 from splitserve.worker.sampling.step_result import StepResult, StepRunning, StepToDraw, take_drawn
 from splitserve.worker.speculation.drafting import Drafting
+from splitserve.worker.speculation.stage_drafting import StageDrafting
 
 logger = logging.getLogger(__name__)
 
@@ -69,7 +70,7 @@ class ModelRunner:
         sampler: Sampler,
         graphs: StepGraphs | None,
         pooler: Pooler | None = None,
-        drafting: Drafting | None = None,
+        drafting: Drafting | StageDrafting | None = None,
     ) -> None:
         """Build a runner with an empty batch.
 

@@ -51,9 +51,10 @@ from splitserve.worker.sampling.answers import Answers
 from splitserve.worker.sampling.pooler import Pooler
 from splitserve.worker.sampling.sampler import Sampler
 from splitserve.worker.speculation.draft_heads.making import make_model_drafter
-from splitserve.worker.speculation.drafters import make_speculator
+from splitserve.worker.speculation.drafters import make_speculator, make_stage_drafting
 from splitserve.worker.speculation.drafting import Drafting
 from splitserve.worker.speculation.shared_drafts import SharedDrafts
+from splitserve.worker.speculation.stage_drafting import StageDrafting
 from splitserve.worker.warm_up import warm_up
 from splitserve.worker.weights.loading import Loader, Progress, load_weights
 from splitserve.worker.weights.room import NoRoomError
@@ -234,27 +235,13 @@ class Worker:
         max_rows = max_logits_rows(self._device, limits.vocab_size)
         graphs = None if self._config.enforce_eager else make_graphs(loaded, caches, batch, max_rows)
         sampler = Sampler(self._device, batch, self.grammars, _num_mask_threads(self._config, self._device))
-        drafting = self._make_drafting(loaded, sampler, num_host_blocks)
-        if drafting is not None:
+        drafting = _make_drafting(self._config, loaded, sampler, num_host_blocks)
+        if isinstance(drafting, Drafting):
             drafted = make_drafted_graphs(graphs, loaded, caches, batch)
             drafting = drafting._replace(graphs=drafted, plain_graphs=graphs)
         pooler = _make_pooler(loaded, batch)
         parts = loaded.placement, loaded.model, caches, host_blocks, sampler, graphs, pooler, drafting
         return ModelRunner(*parts), host_blocks
-
-    def _make_drafting(self, loaded: LoadedModel, sampler: Sampler, num_host_blocks: int) -> Drafting | None:
-        """Return what drafts for the sampler's batch, without the graphs of the model; None for nothing."""
-        speculation = self._config.speculation
-        if speculation is None or loaded.pooling is not None:
-            return None
-        records = not self._config.enforce_eager
-        draft = make_model_drafter(loaded, sampler, num_host_blocks, records=records)
-        max_rows = max_logits_rows(self._device, loaded.config.vocab_size)
-        batch, group = sampler.batch, loaded.placement.mesh.group
-        shared = None if group is None else SharedDrafts(group, self._device, batch)
-        drafters = speculation if group is None or group.rank == 0 else None
-        speculator = make_speculator(batch, sampler.grammars, drafters, max_rows, draft)
-        return Drafting(speculator, sampler.grammars, None, draft, shared=shared)
 
     def _cache_bytes(self, loaded: LoadedModel) -> int:
         if not loaded.model.num_layers:
@@ -348,6 +335,23 @@ def _num_mask_threads(config: WorkerConfig, device: Device) -> int:
     return max(1, min(_MAX_MASK_THREADS, usable_cores() // config.num_local_ranks - num_busy))
 
 
+def _make_drafting(
+    config: WorkerConfig, loaded: LoadedModel, sampler: Sampler, num_host_blocks: int
+) -> Drafting | StageDrafting | None:
+    """Return what drafts for the sampler's batch, without the graphs of the model; None for nothing."""
+    if config.speculation is None or loaded.pooling is not None:
+        return None
+    device, _backend, mesh = loaded.placement
+    draft = make_model_drafter(loaded, sampler, num_host_blocks, records=not config.enforce_eager)
+    max_rows = max_logits_rows(device, loaded.config.vocab_size)
+    drafters = config.speculation if config.place.rank == config.output_rank else None
+    if mesh.stage is not None:
+        return make_stage_drafting(sampler, drafters, max_rows)
+    shared = None if mesh.group is None else SharedDrafts(mesh.group, device, sampler.batch)
+    speculator = make_speculator(sampler.batch, sampler.grammars, drafters, max_rows, draft)
+    return Drafting(speculator, sampler.grammars, None, draft, shared=shared)
+
+
 def _make_pooler(loaded: LoadedModel, batch: InputBatch) -> Pooler | None:
     if loaded.pooling is None:
         return None
@@ -366,7 +370,7 @@ def _make_pooler(loaded: LoadedModel, batch: InputBatch) -> Pooler | None:
     )
 
 
-def _move_ns(host_blocks: HostBlocks, drafting: Drafting | None) -> int:
+def _move_ns(host_blocks: HostBlocks, drafting: Drafting | StageDrafting | None) -> int:
     """Of a block, in the caches of the model and of its draft model."""
     draft = None if drafting is None else drafting.draft_model
     return host_blocks.measure_ns() + (0 if draft is None else draft.host_blocks.measure_ns())

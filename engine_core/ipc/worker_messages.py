@@ -72,6 +72,33 @@ class NewRow(Wire, frozen=True):
     namespace: bytes = b""
 
 
+class StageDrafts(Wire, frozen=True):
+    """What the stages of a pipeline with speculation are told of the rows of a step.
+
+    Attributes:
+        num_known_tokens: int32 column [n], tokens of each row before the step. Those before the last one that
+            a stage does not know are drafts that it has computed in the row's step before.
+        counts: int32 column [n], drafts that each row computes behind its tokens; empty if there are none.
+        token_ids: int32 column of them, one row after the other.
+    """
+
+    num_known_tokens: bytes
+    counts: bytes = b""
+    token_ids: bytes = b""
+
+
+class RowDrafts(Wire, frozen=True):
+    """What the last stage of a pipeline has drafted.
+
+    Attributes:
+        counts: int32 column [m], tokens of each row.
+        token_ids: int32 column, one row after the other.
+    """
+
+    counts: bytes
+    token_ids: bytes
+
+
 class SchedulerOutput(Wire, frozen=True, tag=1):
     """One step. Only changes are sent; the worker keeps the batch.
 
@@ -98,6 +125,8 @@ class SchedulerOutput(Wire, frozen=True, tag=1):
             each of `rows` sampled last. It matters for rows that have computed all tokens they know.
         max_drafts: each row that samples may compute up to so many tokens more, drafted by the worker, which
             count if they are what it samples. Its blocks and max_num_computed_tokens limit them further.
+            In a pipeline: so many may be drafted for it behind this step, to be computed in its next one.
+        drafts: of `rows`; only in a pipeline with speculation.
     """
 
     step: int
@@ -111,6 +140,7 @@ class SchedulerOutput(Wire, frozen=True, tag=1):
     moves_to: bytes = b""
     last_token_ids: bytes = b""
     max_drafts: int = 0
+    drafts: StageDrafts | None = None
 
 
 class Shutdown(Wire, frozen=True, tag=2):
@@ -273,6 +303,7 @@ class ModelRunnerOutput(Wire, frozen=True, tag=4):
             `key` is the row.
         draft_counts: of the drafters that drafted in the step.
         draft_rest: for how many steps behind this one no row will draft, unless others enter.
+        next_drafts: of `rows`, behind what they sampled, only in a pipeline; None if there are none.
     """
 
     step: int
@@ -289,6 +320,7 @@ class ModelRunnerOutput(Wire, frozen=True, tag=4):
     num_drafts: bytes = b""
     draft_counts: list[DraftCounts] = []
     draft_rest: int = 0
+    next_drafts: RowDrafts | None = None
 
 
 class WorkerFailed(Wire, frozen=True, tag=5):

@@ -12,11 +12,12 @@ from splitserve.engine_core.errors import DeviceMemoryError, WorkerError
 from splitserve.engine_core.ipc.codec import unpack_int32
 from splitserve.engine_core.ipc.messages import FinishReason
 from splitserve.engine_core.ipc.wire import Pooled, TokenLogprobs
-from splitserve.engine_core.ipc.worker_messages import ModelRunnerOutput, RowError
+from splitserve.engine_core.ipc.worker_messages import ModelRunnerOutput, RowDrafts, RowError
 from splitserve.engine_core.request import EndedRequest, FrontendId, Request
 from splitserve.engine_core.scheduler.counted_drafts import count_drafts
 from splitserve.engine_core.scheduler.output import Recipients, TokenColumns
 from splitserve.engine_core.scheduler.pacing.chunks import PlannedStep
+from splitserve.engine_core.scheduler.pacing.pipeline_drafts import PipelineDrafts
 from splitserve.engine_core.scheduler.running import IntColumn
 from splitserve.engine_core.scheduler.sampled_runs import SampledRuns, read_runs
 from splitserve.engine_core.scheduler.scheduler import Scheduler
@@ -77,6 +78,8 @@ class StepApplier:
         planned = self._oldest_step(output)
         # Whatever may be wrong is found before anything changes: the step is still in flight then.
         sampled = read_runs(output, planned, self._running, self._stops)
+        if output.next_drafts is not None:
+            self._keep_drafts(output.step, sampled.rows, output.next_drafts)
         if output.prompt_logprobs or output.pooled:
             self._check_keys(output)
         self._in_flight.popleft()
@@ -104,6 +107,11 @@ class StepApplier:
         if finishing:
             ended += self._finish(finishing)
         return AppliedStep(planned, tokens, ended, logprobs, prompt_logprobs, pooled, ran_out_of_memory)
+
+    def _keep_drafts(self, step: int, rows: IntColumn, drafts: RowDrafts) -> None:
+        if not isinstance(self._drafts, PipelineDrafts):
+            raise WorkerError(f"output of step {step} has drafts, which nobody asked for")
+        self._drafts.keep(step, rows, drafts, self._stops)
 
     def _oldest_step(self, output: ModelRunnerOutput) -> PlannedStep:
         in_flight = self._in_flight

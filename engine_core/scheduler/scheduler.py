@@ -27,6 +27,7 @@ from splitserve.engine_core.scheduler.integrity import check_integrity
 from splitserve.engine_core.scheduler.memory_retries import MemoryRetries
 from splitserve.engine_core.scheduler.microbatch import microbatch
 from splitserve.engine_core.scheduler.pacing.chunks import Chunks, DecodeCounts, PlannedStep
+from splitserve.engine_core.scheduler.pacing.draft_room import NO_DRAFTS
 from splitserve.engine_core.scheduler.pacing.drafts import make_drafts
 from splitserve.engine_core.scheduler.pacing.prefill_cap import CapBeside, PrefillRoom, cap_prefill
 from splitserve.engine_core.scheduler.pacing.step_budget import StepBudget
@@ -249,13 +250,12 @@ class Scheduler:
         if np.count_nonzero(samples) < len(rows):
             sampling_rows, positions = rows[samples], ends[samples]
             packed_sampling_rows = pack_int32(sampling_rows)
+        drafts = self.drafts.commit(chunks, sampling_rows, max_drafts) if self.drafts else NO_DRAFTS
         running.num_tokens[sampling_rows] = positions + ONE
-        if max_drafts:
-            running.num_possible_drafts[sampling_rows] += max_drafts
         packed_num_tokens = self._decode_counts.pack(num_tokens)
         moves = NO_MOVES if self._offload is None else self._offload.take_moves()
         samplers = sampling_rows, packed_sampling_rows
-        planned = PlannedStep(step, rows, ends, *samplers, packed_num_tokens, moves.num_moves, max_drafts)
+        planned = PlannedStep(step, rows, ends, *samplers, packed_num_tokens, moves.num_moves, drafts.most)
         self.in_flight.append(planned)
         freed_rows, self._freed_rows = self._freed_rows, []
         return SchedulerOutput(
@@ -270,6 +270,7 @@ class Scheduler:
             moves_to=moves.targets,
             last_token_ids=b"" if self._num_stages == 1 else pack_int32(running.last_tokens(rows)),
             max_drafts=max_drafts,
+            drafts=drafts.told,
         )
 
     def _preempt(self, row: int) -> None:

@@ -10,7 +10,7 @@ from splitserve.engine_core.settings.speculation import CHOICES, Speculation, pa
 
 
 class SpeculationSettings(ParallelSettings, frozen=True, kw_only=True):
-    """Settings of an engine and its workers that concern drafts: without pipeline stages."""
+    """Settings of an engine and its workers that concern drafts."""
 
     speculate: Annotated[
         str,
@@ -63,5 +63,6 @@ class SpeculationSettings(ParallelSettings, frozen=True, kw_only=True):
             ConfigError: names the flag and what it takes.
         """
         super().validate()
-        if self.speculation is not None and self.pipeline_parallel_size > 1:
-            raise ConfigError("--speculate works without --pipeline-parallel-size only")
+        method = "" if self.speculation is None else self.speculation.model_method
+        if method and self.pipeline_parallel_size > 1:
+            raise ConfigError(f"--speculate: {method} works without --pipeline-parallel-size only")

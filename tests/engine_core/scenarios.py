@@ -146,7 +146,7 @@ class _Scenario:
             move_block_ns=chance.choice([0, 1, 50_000_000, 125_000_000, 10**9]),
             victim=chance.choice(["cost", "cost", "last"]),
             num_stages=num_stages,
-            num_speculative_tokens=chance.choice([0, 1, 4, 8]) if num_stages == 1 else 0,
+            num_speculative_tokens=chance.choice([0, 1, 4, 8]),
         )
 
     def _event(self) -> None:

@@ -34,8 +34,8 @@ def test_engines_that_draft_die_and_move_requests_like_others(monkeypatch: pytes
     runs: Counter[str] = Counter()
     compute = DraftedRows.compute
 
-    def count(rows: DraftedRows, row: int, num_tokens: int, max_drafts: int) -> DraftedRun:
-        run = compute(rows, row, num_tokens, max_drafts)
+    def count(rows: DraftedRows, row: int, num_tokens: int, drafts: list[int]) -> DraftedRun:
+        run = compute(rows, row, num_tokens, drafts)
         runs["right"] += len(run.token_ids) - 1
         runs["wrong"] += run.num_drafts - len(run.token_ids) + 1
         return run

@@ -55,6 +55,16 @@ class DraftMasks:
             self._end += count + 1
         return count
 
+    def add_all(self, row: int, token_ids: list[int], count: int) -> None:
+        """Give a row with `count` drafts places for all masks; nothing can be drawn behind the token_ids.
+
+        No other thread writes masks meanwhile.
+        """
+        assert self._end + count < len(self._masks), "a step has fewer positions"
+        self._masks[self._end : self._end + count + 1] = 0
+        self.next[row] = Drafts(token_ids, self._end)
+        self._end += count + 1
+
     def begin_step(self) -> dict[int, Drafts]:
         """Let the next step be this one; returns its drafts by row."""
         self._step = self.next

@@ -82,7 +82,7 @@ class RowGrammars:
         self._num_threads = num_threads
         self._due: dict[int, _Due] = {}
         self.draft_masks = DraftMasks(batch, masks)
-        # Rows whose matcher was asked about drafts of this step.
+        # Rows whose matcher was asked about drafts since they were sampled from; at most max_num_seqs.
         self._asked: set[int] = set()
         self._ahead: Future[None] | None = None
 
@@ -165,20 +165,21 @@ class RowGrammars:
         Returns:
             Whether num_drafts has something left to say of these rows.
         """
-        batch = self._batch
         if not self._state.grammars:
             return True
         rows = rows[(rows >= 0) & (rows < len(num_drafts))]
         self.draft_masks.clear()
         for row in rows[num_drafts[rows] > 0].tolist():
-            if row not in self._state.grammars:
-                continue
-            end = batch.num_tokens.item(row)
-            drafts = batch.tokens[row, end : end + num_drafts.item(row)].tolist()
-            matcher = self._caught_up(row)
-            allowed = 0 if matcher is None else matcher.validate_tokens(drafts)
-            num_drafts[row] = self.draft_masks.add(row, drafts[: max(0, allowed)])
+            if row in self._state.grammars:
+                num_drafts[row] = self.draft_masks.add(row, self.allowed(row, num_drafts.item(row)))
         return bool(num_drafts[rows].any())
+
+    def allowed(self, row: int, count: int) -> list[int]:
+        """Return how far a row's grammar allows the `count` drafts behind its tokens."""
+        end = self._batch.num_tokens.item(row)
+        drafts: list[int] = self._batch.tokens[row, end : end + count].tolist()
+        matcher = self._caught_up(row)
+        return [] if matcher is None else drafts[: max(0, matcher.validate_tokens(drafts))]
 
     def work_ahead(self) -> None:
         """Begin to work out the next masks of rows that were given tokens, and those behind their drafts."""
@@ -223,12 +224,13 @@ class RowGrammars:
 
     def _forgive(self, grammars: dict[int, RowGrammar]) -> None:
         """Let go of matchers that may have failed for their drafts alone, which then count for nothing."""
-        for row in self._asked:
-            grammar = grammars.get(row)
-            if grammar is not None and grammar.matcher is not None and grammar.matcher.is_error():
+        for row in self._asked & grammars.keys():
+            grammar = grammars[row]
+            if grammar.matcher is not None and grammar.matcher.is_error():
                 grammar.matcher = None
                 self.draft_masks.forbid(row)
-        self._asked.clear()
+        # In a pipeline others were asked for steps to come.
+        self._asked -= grammars.keys()
 
     def _start(self, new: Sequence[tuple[RowGrammar, int]], faults: dict[int, RowError]) -> None:
         batch = self._batch
@@ -257,10 +259,17 @@ class RowGrammars:
         for each in work:
             if len(each.token_ids) > 1:
                 _tell(each.matcher, each.token_ids)
-        plain = [(each.matcher, each.row) for each in work if each.drafts is None]
+        # Of drafts that are computed though none is allowed nothing is asked.
+        drafted = [
+            (each.matcher, each.row, each.drafts)
+            for each in work
+            if each.drafts is not None and each.drafts.token_ids
+        ]
+        plain = [
+            (each.matcher, each.row) for each in work if each.drafts is None or not each.drafts.token_ids
+        ]
         if plain:
             self._fill(plain)
-        drafted = [(each.matcher, each.row, each.drafts) for each in work if each.drafts is not None]
         if drafted:
             self.draft_masks.fill(threads, drafted)
 

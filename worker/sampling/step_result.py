@@ -9,7 +9,7 @@ import numpy as np
 
 from splitserve.engine_core.ipc.codec import pack_int32
 from splitserve.engine_core.ipc.wire import DraftCounts, Pooled, TokenLogprobs
-from splitserve.engine_core.ipc.worker_messages import ModelRunnerOutput, RowError
+from splitserve.engine_core.ipc.worker_messages import ModelRunnerOutput, RowDrafts, RowError
 from splitserve.worker.batch.agreement import Chosen
 from splitserve.worker.batch.input_batch import InputBatch
 from splitserve.worker.batch.step_graphs import Drawing, Drawn, StepGraph
@@ -31,6 +31,8 @@ class StepResult:
     prompt_logprobs: list[TokenLogprobs] = field(default_factory=list)
     pooled: list[Pooled] = field(default_factory=list)
     draft_counts: list[DraftCounts] = field(default_factory=list)
+    # Of `rows`, where the last stage of a pipeline drafts.
+    next_drafts: RowDrafts | None = None
 
     def add(self, sampled: Sampled) -> None:
         """Add the result of one sampler call."""
@@ -83,6 +85,7 @@ class StepResult:
             num_drafts=self._packed(self.num_drafts, 0),
             draft_counts=self.draft_counts,
             draft_rest=draft_rest,
+            next_drafts=self.next_drafts,
         )
 
     def _packed(self, columns: list[Int32 | None], value: int) -> bytes:

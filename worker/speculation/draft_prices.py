@@ -12,7 +12,7 @@ every step.
 
 from __future__ import annotations
 
-# Steps of more rows do not draft, see engine_core.scheduler.pacing.drafts.
+# Steps of more rows do not draft, see engine_core.scheduler.pacing.draft_room.
 MAX_ROWS = 64
 # Until any step has had drafts: a quarter of a token each. Of another number they cost what they did last.
 FIRST_PRICE = 0.25

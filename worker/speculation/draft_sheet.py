@@ -27,6 +27,8 @@ from splitserve.worker.ops.drafts.limits import (
 
 # A prompt that is scored needs all its logits.
 EXCLUDED = Feature.PROMPT_LOGPROBS
+# Tokens of a block where it does not matter how many a row has.
+_UNBOUNDED = 2**31 - 1
 
 
 class DraftSheet:
@@ -38,8 +40,14 @@ class DraftSheet:
         tensors: what kernels of drafts take.
     """
 
-    def __init__(self, batch: InputBatch, max_logits_rows: int) -> None:
-        """Args: batch owns the rows; max_logits_rows is how many rows of logits may exist at once."""
+    def __init__(self, batch: InputBatch, max_logits_rows: int, *, is_ahead: bool = False) -> None:
+        """Build an empty sheet.
+
+        Args:
+            batch: owns the rows.
+            max_logits_rows: how many rows of logits may exist at once.
+            is_ahead: drafts are for steps to come, which bring the blocks that they need.
+        """
         self.batch = batch
         limits = batch.limits
         num_rows = limits.max_num_seqs
@@ -54,7 +62,8 @@ class DraftSheet:
             DraftColumns[torch.Tensor](*map(torch.from_numpy, columns)),
             torch.from_numpy(call),
         )
-        fixed = DraftLimits(limits.block_size, int(EXCLUDED), limits.max_num_batched_tokens, max_logits_rows)
+        block_size = _UNBOUNDED if is_ahead else limits.block_size
+        fixed = DraftLimits(block_size, int(EXCLUDED), limits.max_num_batched_tokens, max_logits_rows)
         with Recording() as recording:
             begin_drafts(self.tensors, torch.from_numpy(num_new), fixed)
         self._begin = recording.replay
@@ -104,10 +113,14 @@ class DraftSheet:
         self._begin()
         return True
 
+    def rows_of_batch(self) -> Int32:
+        """Return those of `rows` that the batch may have, int32 [n]."""
+        rows = self.rows
+        return rows[(rows >= 0) & (rows < len(self.columns.allowed))]
+
     def allowed_rows(self) -> Int32:
         """Return the rows that the drafter whose turn it is may extend, int32 [n]."""
-        rows = self.rows
-        rows = rows[(rows >= 0) & (rows < len(self.columns.allowed))]
+        rows = self.rows_of_batch()
         return rows[self.columns.allowed[rows] > 0]
 
     def append(self, row: int, token_ids: Sequence[int] | Int32) -> None:

@@ -72,6 +72,11 @@ class Speculator:
         # The column of a step in which every row decodes.
         self._ones = np.ones(num_rows, "<i4").tobytes()
 
+    @property
+    def drafts(self) -> bool:
+        """Whether there are any drafters: not on ranks that are told what others draft."""
+        return bool(self._turns)
+
     def draft(self, step: SchedulerOutput) -> Int32 | None:
         """Draft for the rows of a step, whose changes the batch has taken in, behind their tokens.
 
@@ -217,7 +222,9 @@ class Speculator:
             if tokens > LEAST_PRICE:
                 turn.accounts.spend(rows, tokens)
                 turn.accounts.give_up(rows[sheet.columns.num_drafts[rows] == before], sheet.num_rows)
-        turn.ends[:] = sheet.columns.num_drafts
+        # In a pipeline other rows have drafts that were not computed yet.
+        rows = sheet.rows_of_batch()
+        turn.ends[rows] = sheet.columns.num_drafts[rows]
 
     def _pass_over(self) -> None:
         self._num_plain += 1

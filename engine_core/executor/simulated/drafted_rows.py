@@ -31,12 +31,15 @@ class DraftedRows:
         self._shadow = shadow
         self._vocab_size = vocab_size
 
-    def compute(self, row: int, count: int, max_drafts: int) -> Run:
+    def fitting(self, row: int, max_drafts: int) -> list[int]:
+        """Return drafts behind a row's tokens that its blocks have room for, at most so many."""
+        room = self._shadow.num_slots_of(row) - int(self._rows.num_tokens[row])
+        return self.drafts(row, min(max_drafts, room))
+
+    def compute(self, row: int, count: int, drafts: list[int]) -> Run:
         """Compute the last `count` tokens of a row and drafts; append what they sample, if it counts."""
         rows, shadow = self._rows, self._shadow
         start, length = int(rows.num_computed[row]), int(rows.num_tokens[row])
-        limit = min(int(rows.max_computed[row]), shadow.num_slots_of(row))
-        drafts = self._drafts(row, max(0, min(max_drafts, limit - length)))
         attended = shadow.compute_drafts(row, start, count, drafts)
         found: list[int] = []
         for i in range(len(drafts) + 1):
@@ -52,7 +55,10 @@ class DraftedRows:
         shadow.keep(row, int(rows.num_computed[row]))
         return Run(found, len(drafts))
 
-    def _drafts(self, row: int, count: int) -> list[int]:
-        drafts = self._rows.foresee(row, count)
-        num_right = self._rows.chance(row, count + 2)
+    def drafts(self, row: int, max_drafts: int) -> list[int]:
+        """Return drafts behind a row's tokens, as far as they ever need computing, at most so many."""
+        rows = self._rows
+        count = max(0, min(max_drafts, int(rows.max_computed[row] - rows.num_tokens[row])))
+        drafts = rows.foresee(row, count)
+        num_right = rows.chance(row, count + 2)
         return drafts[:num_right] + [(draft + 1) % self._vocab_size for draft in drafts[num_right:]]

@@ -13,6 +13,7 @@ import numpy.typing as npt
 
 from splitserve.engine_core.errors import DeviceMemoryError, WorkerError
 from splitserve.engine_core.executor.simulated.drafted_rows import DraftedRows, Run
+from splitserve.engine_core.executor.simulated.first_stage import FirstStage, packed_drafts
 from splitserve.engine_core.executor.simulated.logprobs import SimulatedLogprobs
 from splitserve.engine_core.executor.simulated.model import SimulatedModel
 from splitserve.engine_core.executor.simulated.rows import SimulatedRows
@@ -54,8 +55,7 @@ class SimulatedWorker:
         self._occupied: set[int] = set()
         self._rows = SimulatedRows(model.rule, model.max_rows)
         self._drafts = False
-        # Tokens known to a pipeline stage that does not sample.
-        self._num_told = np.zeros(model.max_rows, np.int64)
+        self._stage = FirstStage(self._rows, model.max_rows)
 
     def load(self) -> WorkerReady:
         """Return what WorkerReady says; there is nothing to load."""
@@ -122,8 +122,9 @@ class SimulatedWorker:
         rows = unpack_int32(step.rows).astype(np.int64)
         num_tokens = unpack_int32(step.num_tokens).astype(np.int64)
         self._check_columns(rows, num_tokens)
+        told: dict[int, list[int]] = {}
         if step.last_token_ids and self._shadow is not None:
-            self._check_told(self._shadow, rows, num_tokens, unpack_int32(step.last_token_ids))
+            told = self._stage.take(step, rows, num_tokens, self._failed, self._shadow)
         for i in failing:
             if i < len(rows):
                 self._failed[int(rows[i])] = RowError(int(rows[i]), "simulated_fault", "scripted")
@@ -139,9 +140,9 @@ class SimulatedWorker:
             good = ~np.isin(rows, list(self._failed))
             rows, num_tokens = rows[good], num_tokens[good]
         # From the first drafts on, rows may be ahead of what the engine knows of them.
-        self._drafts |= self._shadow is not None and step.max_drafts > 0
+        self._drafts |= self._shadow is not None and (step.max_drafts > 0 or step.drafts is not None)
         if self._drafts:
-            return self._compute_runs(step, rows, num_tokens, errors)
+            return self._compute_runs(step, rows, num_tokens, errors, told)
         return self._compute(step.step, rows, num_tokens, errors)
 
     def _compute(
@@ -173,9 +174,17 @@ class SimulatedWorker:
         )
 
     def _compute_runs(
-        self, step: SchedulerOutput, rows: IntColumn, num_tokens: IntColumn, errors: list[RowError]
+        self,
+        step: SchedulerOutput,
+        rows: IntColumn,
+        num_tokens: IntColumn,
+        errors: list[RowError],
+        told: dict[int, list[int]],
     ) -> ModelRunnerOutput:
-        """Compute rows that may draft, or may have ended by their drafts; those that sample one by one."""
+        """Compute rows that may draft, or may have ended by their drafts; those that sample one by one.
+
+        In a pipeline `told` are the drafts of this step, and others are made for the next one.
+        """
         known = self._rows
         going = known.num_computed[rows] < known.max_computed[rows]
         ended = rows[~going]
@@ -189,12 +198,16 @@ class SimulatedWorker:
         for row, count in zip(rows[samples].tolist(), num_tokens[samples].tolist(), strict=True):
             start = known.num_computed[[row]]
             prompt_logprobs += self._logprobs.of_prompts(np.array([row]), start, start + count)
-            run = drafted.compute(row, count, step.max_drafts)
+            drafts = drafted.fitting(row, step.max_drafts) if step.drafts is None else told.get(row, [])
+            run = drafted.compute(row, count, drafts)
             token_ids = np.array(run.token_ids, np.int32)
             places = np.arange(len(token_ids)) + known.num_tokens[row] - len(token_ids)
             logprobs += self._logprobs.of_tokens(np.full(len(token_ids), row), places, token_ids)
             runs.append(run)
         runs += [Run([], 0)] * len(ended)
+        following = [
+            drafted.drafts(row, step.max_drafts) for row in [*rows[samples].tolist(), *ended.tolist()]
+        ]
         return ModelRunnerOutput(
             step.step,
             pack_int32(np.concatenate([rows[samples], ended])),
@@ -206,6 +219,7 @@ class SimulatedWorker:
             num_drafts=pack_int32([run.num_drafts for run in runs]),
             # Of every eight steps, four in a row need not draft.
             draft_rest=max(0, 4 - step.step % 8),
+            next_drafts=None if step.drafts is None else packed_drafts(following),
         )
 
     def _play(
@@ -221,25 +235,6 @@ class SimulatedWorker:
             if len(attended) == self._rows.num_tokens[row]:
                 self._rows.attend(row, attended)
 
-    def _check_told(
-        self,
-        shadow: ShadowGroups,
-        rows: IntColumn,
-        num_tokens: IntColumn,
-        last_token_ids: npt.NDArray[np.int32],
-    ) -> None:
-        """Check as the first stage of a pipeline would, which knows only the tokens it is sent."""
-        for row, count, token_id in zip(
-            rows.tolist(), num_tokens.tolist(), last_token_ids.tolist(), strict=True
-        ):
-            if row in self._failed:
-                continue
-            if self._rows.num_computed[row] == self._num_told[row]:
-                shadow.check_last_token(row, token_id)
-                self._num_told[row] += 1
-            if self._rows.num_computed[row] + count > self._num_told[row]:
-                raise WorkerError(f"row {row} is to compute a token that the first stage does not know")
-
     def _enter(self, new_row: NewRow) -> None:
         row, sampling = new_row.row, new_row.sampling
         if row in self._occupied or not 0 <= row < self._model.max_rows:
@@ -250,7 +245,7 @@ class SimulatedWorker:
                 f"row {row}: {new_row.num_computed_tokens} of {len(token_ids)} tokens are computed"
             )
         self._occupied.add(row)
-        self._num_told[row] = len(token_ids)
+        self._stage.enter(row, len(token_ids))
         self._rows.enter(new_row, token_ids)
         self._logprobs.enter(row, sampling, token_ids[: new_row.num_prompt_tokens])
         if self._shadow is not None:

@@ -305,7 +305,7 @@ def test_no_file_is_left_once_the_worker_is_connected(make_bench: MakeBench) -> 
     assert not os.path.exists(os.path.dirname(address.removeprefix("ipc://")))
 
 
-# Stages of a pipeline do not speculate.
+# A pipeline has no draft model.
 @pytest.mark.parametrize(
     "changes",
     [

@@ -149,10 +149,18 @@ def test_a_draft_model_that_is_missing_or_useless_is_named(
         parse_speculation(speculate, text, model)
 
 
-def test_pipeline_stages_are_refused() -> None:
-    with pytest.raises(ConfigError, match="--speculate works without --pipeline-parallel-size only"):
-        EngineConfig(listen="ipc:///tmp/s/e", speculate="ngram", pipeline_parallel_size=2).validate()
-    EngineConfig(listen="ipc:///tmp/s/e", speculate="ngram", tensor_parallel_size=2).validate()
+@pytest.mark.parametrize(
+    ("speculate", "model", "method"),
+    [("draft", "/d", "draft_model"), ("eagle", "/h", "eagle3"), ("mtp", "", "mtp")],
+)
+def test_what_drafts_with_a_model_is_refused_in_a_pipeline(speculate: str, model: str, method: str) -> None:
+    config = EngineConfig(
+        listen="ipc:///tmp/s/e", speculate=speculate, speculative_model=model, tensor_parallel_size=2
+    )
+    config.validate()
+    with pytest.raises(ConfigError, match=f"{method} works without --pipeline-parallel-size only"):
+        msgspec.structs.replace(config, pipeline_parallel_size=2).validate()
+    EngineConfig(listen="ipc:///tmp/s/e", speculate="ngram", pipeline_parallel_size=2).validate()
 
 
 def test_scripts_may_give_a_dict() -> None:

@@ -41,10 +41,12 @@ from splitserve.engine_core.ipc.worker_messages import (
     LoadProgress,
     ModelRunnerOutput,
     NewRow,
+    RowDrafts,
     RowError,
     SchedulerOutput,
     SetLogLevel,
     Shutdown,
+    StageDrafts,
     WorkerFailed,
     WorkerHello,
     WorkerReady,
@@ -81,6 +83,14 @@ def from_worker_frames() -> list[bytes]:
                 num_drafts=pack_int32([1, 0]),
             )
         ),
+        encode(
+            ModelRunnerOutput(
+                1,
+                pack_int32([0]),
+                pack_int32([3]),
+                next_drafts=RowDrafts(pack_int32([2]), pack_int32([4, 5])),
+            )
+        ),
         encode(ModelRunnerOutput(2, b"", b"", errors=errors, compute_s=0.1, wait_s=0.1, move_s=0.01)),
         encode(WorkerFailed("worker_failed", "it broke")),
         encode(WorkerWaiting(0, 4711, 12)),
@@ -100,6 +110,15 @@ def to_worker_frames() -> list[bytes]:
         encode(InitKVCache(48, 8)),
         encode(step),
         encode(SchedulerOutput(2, pack_int32([0]), pack_int32([1]), freed_rows=pack_int32([1]))),
+        encode(
+            SchedulerOutput(
+                3,
+                pack_int32([0]),
+                pack_int32([1]),
+                last_token_ids=pack_int32([3]),
+                drafts=StageDrafts(pack_int32([4]), pack_int32([1]), pack_int32([5])),
+            )
+        ),
         encode(Shutdown()),
         encode(Adopt(4711)),
         encode(CompileGrammar(1, 'start: "a"')),

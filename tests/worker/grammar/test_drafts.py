@@ -13,6 +13,7 @@ from splitserve.worker.batch.sampling_state import Feature
 from splitserve.worker.device.cpu import CpuDevice
 from splitserve.worker.grammar.compiler import GrammarCompiler
 from splitserve.worker.grammar.draft_masks import MAX_DRAFT_MASKS
+from splitserve.worker.grammar.told_grammars import ToldGrammars
 from splitserve.worker.ops.columns import Int32
 from splitserve.worker.sampling.sampler import Sampled, Sampler
 from tests.worker.grammar.test_row_grammars import TOKENIZER, ids, like
@@ -34,17 +35,18 @@ class Bench:
         self.batch = make_batch(rows, VOCAB, EOS)
         self.sampler = Sampler(CpuDevice(), self.batch, compiler)
         self.grammars = self.sampler.grammars
+        self.told = ToldGrammars(self.grammars, self.batch.sampling.grammars)
         self.rows = np.arange(len(rows), dtype=np.int32)
 
-    def step(self, drafts: dict[int, str] | None = None) -> Sampled:
-        """Sample all rows behind these drafts, as far as they are admitted."""
+    def step(self, drafts: dict[int, str] | None = None, *, is_told: bool = False) -> Sampled:
+        """Sample all rows behind these drafts, as far as they are admitted, or are told to all stages."""
         batch, num_drafts = self.batch, np.zeros(self.batch.limits.max_num_seqs, np.int32)
         for row, text in (drafts or {}).items():
             token_ids = ids(text)
             end = int(batch.num_tokens[row])
             batch.tokens[row, end : end + len(token_ids)] = token_ids
             num_drafts[row] = len(token_ids)
-        self.grammars.admit(self.rows, num_drafts)
+        (self.told.expect if is_told else self.grammars.admit)(self.rows, num_drafts)
         self.grammars.work_ahead()
         counts = num_drafts[self.rows]
         runs = Runs.of(self.rows, batch.num_tokens[self.rows], counts, (counts + 1).cumsum().astype("i4"))
@@ -108,6 +110,49 @@ def test_drafts_are_cut_where_the_grammar_forbids_them(compiler: GrammarCompiler
     bench.batch.tokens[0, 3] = ids("q")[0]
     num_drafts = np.array([4, 0, 0], np.int32)
     assert not bench.grammars.admit(np.array([0, 1, 7, -1], np.int32), num_drafts)
+
+
+def test_what_all_stages_compute_counts_as_far_as_it_is_allowed(compiler: GrammarCompiler) -> None:
+    rows = [Row(like("abc[0-9]+;")), Row(like("zz[0-9]{5}"))]
+    texts = [lone(compiler, row, 7) for row in rows]
+    bench = Bench(compiler, *rows)
+    bench.step()
+    sampled = bench.step({0: "bcx1", 1: "q"}, is_told=True)
+    assert sampled.run_lengths is not None
+    assert sampled.run_lengths.tolist() == [3, 1]
+    # Of a matcher that has nothing to say nothing is known behind the drafts, not even where they are right.
+    bench.grammars.allowed = lambda row, count: []  # type: ignore[method-assign]
+    sampled = bench.step({0: TOKENIZER.decode(texts[0][4:6])}, is_told=True)
+    assert sampled.errors == []
+    assert sampled.run_lengths is not None
+    assert sampled.run_lengths.tolist() == [1, 1]
+    for row, text in enumerate(texts):
+        output = bench.output(row)
+        assert output == text[: len(output)]
+
+
+def test_a_row_that_was_asked_for_a_step_to_come_is_forgiven_when_that_comes(
+    compiler: GrammarCompiler,
+) -> None:
+    rows = [Row(like("ab[0-9]{4}")), Row(like("c+"))]
+    alone = lone(compiler, rows[0], 6)
+    bench = Bench(compiler, *rows)
+    bench.step()
+    bench.batch.tokens[0, bench.batch.num_tokens[0]] = ids("b")[0]
+    num_drafts = np.array([1, 0], np.int32)
+    bench.told.cut(bench.rows, num_drafts)
+    assert num_drafts.tolist() == [1, 0]
+    matcher = bench.batch.sampling.grammars[0].matcher
+    assert matcher is not None
+    matcher.consume_token(ids("q")[0])
+    assert matcher.is_error()
+    # A step of the other row comes in between.
+    bench.rows = bench.rows[1:]
+    assert bench.step().errors == []
+    bench.rows = np.arange(2, dtype=np.int32)
+    assert bench.step().errors == []
+    bench.run(6)
+    assert bench.output(0) == alone
 
 
 def test_a_step_has_room_for_so_many_masks(compiler: GrammarCompiler) -> None:

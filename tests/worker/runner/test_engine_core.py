@@ -79,6 +79,7 @@ class Loop:
             max_model_len=ready.model.max_model_len,
             block_size=config.block_size,
             num_blocks=NUM_BLOCKS,
+            num_stages=config.pipeline_parallel_size,
             num_speculative_tokens=max_drafts,
             num_adapter_slots=config.num_adapter_slots,
             adapters=dict(each.split("=") for each in config.lora),

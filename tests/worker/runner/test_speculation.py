@@ -61,6 +61,7 @@ class Prophet:
     """Drafts what requests are known to get, but for some drafts, which it makes up."""
 
     rest = 0
+    drafts = True
 
     def __init__(self, batch: InputBatch, known: list[Served], rng: random.Random) -> None:
         self._batch = batch
@@ -114,7 +115,7 @@ class Prophet:
         known = self._tokens[prompt, int(batch.sampling.columns.seed[row].astype(np.uint64))]
         drafts = [
             token if self._rng.random() < 0.8 else self._rng.randrange(VOCAB)
-            for token in known[length - len(prompt) :][:most]
+            for token in known[length - len(prompt) :][: max(0, most)]
         ]
         batch.tokens[row, length : length + len(drafts)] = drafts
         return len(drafts)

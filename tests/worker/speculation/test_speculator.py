@@ -185,3 +185,13 @@ def test_a_malformed_step_is_left_to_the_batch() -> None:
     row = Row()
     assert row.speculator.draft(SchedulerOutput(1, ONE, b"", max_drafts=2)) is None
     assert row.speculator.draft(SchedulerOutput(1, ONE * 3, ONE * 3, max_drafts=2)) is None
+
+
+def test_whose_drafts_a_row_has_is_not_forgotten_in_steps_of_others() -> None:
+    row = Row()
+    count = row.draft()
+    assert count > 0
+    # As in a pipeline, where a row's drafts are computed in a later step than they are made.
+    row.speculator.draft(SchedulerOutput(3, b"", b"", max_drafts=MAX_DRAFTS))
+    (counts,) = row.speculator.learn(*(np.array([each], np.int32) for each in (0, count, count)))
+    assert (counts.method, sum(counts.drafted)) == ("ngram", count)

@@ -188,14 +188,16 @@ def test_its_blocks_are_counted_and_move_to_host_memory_and_back(
     def run(row: int, new: NewRow, freed: list[int], moves: list[tuple[int, int]]) -> list[int]:
         """Compute all that a new row has and has not, with two drafts."""
         count = len(unpack_int32(new.token_ids)) - new.num_computed_tokens
-        columns = {
-            "rows": pack_int32([row]),
-            "num_tokens": pack_int32([count]),
-            "freed_rows": pack_int32(freed),
-        }
         sources, targets = (pack_int32([move[i] for move in moves]) for i in (0, 1))
         step = SchedulerOutput(
-            1, **columns, new_rows=[new], moves_from=sources, moves_to=targets, max_drafts=2
+            1,
+            pack_int32([row]),
+            pack_int32([count]),
+            [new],
+            pack_int32(freed),
+            moves_from=sources,
+            moves_to=targets,
+            max_drafts=2,
         )
         return unpack_int32(worker.execute(step).token_ids).tolist()
 
