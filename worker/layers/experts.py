@@ -123,7 +123,7 @@ class ExpertLinear:
     def write_gated(self, out: torch.Tensor, x: torch.Tensor, starts: torch.Tensor, gates: Gates) -> None:
         """Write the second half of the same, multiplied with the activated first one, to out [S, N / 2]."""
         bias = None if self._bias is None else self._bias.tensor
-        gates.ops.linear(out, x, self._weight.weight, gates.activation, bias, starts)
+        gates.ops.gated(out, x, self._weight.weight, gates.activation, bias, starts)
 
 
 def _activation(ctx: LayerContext, config: ModelConfig) -> Callable[[torch.Tensor, torch.Tensor], None]:

@@ -16,7 +16,7 @@ from splitserve.worker.layers.adapters.adapted_layer import AdaptedLayer, Adapte
 from splitserve.worker.layers.context import LayerContext
 from splitserve.worker.layers.parameter import DenseParameter, HeadPairs, PackedParameter, Part
 from splitserve.worker.layers.weight_plan import WeightPlan
-from splitserve.worker.ops.layers.gated import GatedOps
+from splitserve.worker.ops.layers.activated import ActivatedOps
 from splitserve.worker.ops.matrix import Matrix
 
 Approximate = Literal["none", "tanh"]
@@ -58,10 +58,10 @@ class Gates(NamedTuple):
 
     Attributes:
         ops: the operation.
-        activation: see GatedOps.linear.
+        activation: see ActivatedOps.gated.
     """
 
-    ops: GatedOps[Matrix]
+    ops: ActivatedOps[Matrix]
     activation: str
 
 
@@ -85,15 +85,19 @@ class Product:
         self, out: torch.Tensor, x: torch.Tensor, bias: DenseParameter | None, approximate: Approximate
     ) -> None:
         """Write its GELU for the rows x [T, K] to out [T, N]."""
+        if self._ops.activated is None:
+            self.write(out, x, bias)
+            self._ops.gelu(out, out, approximate)
+            return
         b = None if bias is None else bias.tensor
-        self._ops.linear_gelu(out, self._in_order(x), self._weight.weight, b, approximate)
+        self._ops.activated.gelu(out, self._in_order(x), self._weight.weight, b, approximate)
 
     def write_gated(
         self, out: torch.Tensor, x: torch.Tensor, gates: Gates, bias: DenseParameter | None
     ) -> None:
         """Write its second half, multiplied with the activated first one, to out [T, N / 2]."""
         b = None if bias is None else bias.tensor
-        gates.ops.linear(out, self._in_order(x), self._weight.weight, gates.activation, b)
+        gates.ops.gated(out, self._in_order(x), self._weight.weight, gates.activation, b)
 
     def _in_order(self, x: torch.Tensor) -> torch.Tensor:
         """Return x with its columns where the weight has them."""

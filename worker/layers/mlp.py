@@ -10,7 +10,7 @@ import torch
 
 from splitserve.worker.layers.context import LayerContext
 from splitserve.worker.layers.linear import Approximate, ColumnLinear, Gates, LinearSpec, RowLinear, Source
-from splitserve.worker.ops.layers.gated import UNIT_MULTIPLE
+from splitserve.worker.ops.layers.activated import UNIT_MULTIPLE
 from splitserve.worker.parallel.shares import scaled
 
 
@@ -81,7 +81,7 @@ class GatedMLP:
 
 def gates_of(ctx: LayerContext, activation: str, num_units: int) -> Gates | None:
     """Return the products that activate so many gates on their way; None where there are none."""
-    ops = ctx.ops.gated
+    ops = ctx.ops.activated
     return None if ops is None or num_units % UNIT_MULTIPLE else Gates(ops, activation)
 
 

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from splitserve.worker._native import load_library
 from splitserve.worker.ops.interface import Kernels
+from splitserve.worker.ops.layers.activated import CpuActivatedOps
 from splitserve.worker.ops.layers.experts import ExpertOps
-from splitserve.worker.ops.layers.gated import CpuGatedOps
 from splitserve.worker.ops.layers.inputs import CpuInputOps
 from splitserve.worker.ops.layers.latents import LatentOps
 from splitserve.worker.ops.layers.wholes import WholeOps
@@ -31,7 +31,7 @@ class CpuOps(Kernels[PackedWeight]):
     """
 
     experts: CpuExpertOps
-    gated: CpuGatedOps
+    activated: CpuActivatedOps
 
     def __init__(self, library: Any) -> None:
         super().__init__(library, has_paired_adapters=True)
@@ -42,7 +42,7 @@ class CpuOps(Kernels[PackedWeight]):
         self.whole = WholeOps(library)
         self.experts = CpuExpertOps(library)
         self.inputs = CpuInputOps(library)
-        self.gated = CpuGatedOps(library)
+        self.activated = CpuActivatedOps(library)
         self._linear = library.linear
         self._embedding = library.embedding
         self._paged_attention = library.paged_attention
@@ -100,18 +100,6 @@ class CpuOps(Kernels[PackedWeight]):
         """See Kernels.linear; integers are multiplied exactly, and their scales with the sums."""
         cols, depth = weight.shape
         self._linear(out, x, weight.data, weight.scales, cols, depth, bias, None)
-
-    def linear_gelu(
-        self,
-        out: Tensor,
-        x: Tensor,
-        weight: PackedWeight,
-        bias: Tensor | None = None,
-        approximate: Literal["none", "tanh"] = "none",
-    ) -> None:
-        """See Kernels.linear_gelu; sums become outputs without having been rounded in between."""
-        cols, depth = weight.shape
-        self._linear(out, x, weight.data, weight.scales, cols, depth, bias, approximate)
 
     def embedding(
         self, out: Tensor, token_ids: Tensor, weight: PackedWeight, part: VocabularyPart | None = None

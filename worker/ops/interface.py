@@ -16,8 +16,8 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING, Any, Generic, Literal
 
+from splitserve.worker.ops.layers.activated import ActivatedOps
 from splitserve.worker.ops.layers.experts import ExpertOps
-from splitserve.worker.ops.layers.gated import GatedOps
 from splitserve.worker.ops.layers.inputs import InputOps
 from splitserve.worker.ops.layers.lora import LoraOps
 from splitserve.worker.ops.matrix import MatrixT_contra, VocabularyPart
@@ -38,12 +38,12 @@ class Kernels(ABC, Generic[MatrixT_contra]):
         sampling: those that turn logits into tokens.
         experts: those of sparse layers.
         lora, inputs: those of adapters, and of weights whose inputs are out of order.
-        gated: products with activated gates; None on a device without.
+        activated: products that are activated on their way; None on a device without.
     """
 
     experts: ExpertOps[MatrixT_contra]
     inputs: InputOps
-    gated: GatedOps[MatrixT_contra] | None = None
+    activated: ActivatedOps[MatrixT_contra] | None = None
 
     def __init__(self, library: Any, *, has_paired_adapters: bool = False) -> None:
         self.sampling = SamplingOps(library)
@@ -197,18 +197,6 @@ class Kernels(ABC, Generic[MatrixT_contra]):
             weight: [N, K].
             bias: [N] or None, dtype of x.
         """
-
-    def linear_gelu(
-        self,
-        out: Tensor,
-        x: Tensor,
-        weight: MatrixT_contra,
-        bias: Tensor | None = None,
-        approximate: Literal["none", "tanh"] = "none",
-    ) -> None:
-        """Write gelu(x @ weight.T + bias) to out, whose dtype is that of x; see linear() and gelu()."""
-        self.linear(out, x, weight, bias)
-        self.gelu(out, out, approximate)
 
     @abstractmethod
     def embedding(

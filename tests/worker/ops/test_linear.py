@@ -133,11 +133,11 @@ def test_a_gelu_of_sums_is_as_exact_as_torch_and_alone_the_same(
 ) -> None:
     x, weight, bias = (torch.randn(shape).to(dtype) for shape in ((rows, 100), (cols, 100), (cols,)))
     out, packed = torch.empty(rows, cols, dtype=dtype), PackedWeight.of(weight)
-    ops.linear_gelu(out, x, packed, bias, approximate)
+    ops.activated.gelu(out, x, packed, bias, approximate)
     exact = F.gelu(F.linear(x.double(), weight.double(), bias.double()), approximate=approximate)
     assert_as_exact_as_torch(out, F.gelu(F.linear(x, weight, bias), approximate=approximate), exact)
     alone = torch.empty(1, cols, dtype=dtype)
-    ops.linear_gelu(alone, x[-1:], packed, bias, approximate)
+    ops.activated.gelu(alone, x[-1:], packed, bias, approximate)
     assert_same_bits(alone[0], out[-1])
 
 
@@ -146,7 +146,7 @@ def test_a_gelu_follows_products_with_quantized_weights(form: WeightForm) -> Non
     x, packed = torch.randn(40, 64).bfloat16(), PackedWeight.of(torch.randn(64, 64).bfloat16(), form)
     sums, out = torch.empty(40, 64), torch.empty(40, 64, dtype=torch.bfloat16)
     ops.linear(sums, x, packed)
-    ops.linear_gelu(out, x, packed)
+    ops.activated.gelu(out, x, packed)
     exact = F.gelu(sums.double())
     assert_as_exact_as_torch(out, F.gelu(sums.bfloat16()), exact)
 
@@ -154,4 +154,4 @@ def test_a_gelu_follows_products_with_quantized_weights(form: WeightForm) -> Non
 def test_a_gelu_that_does_not_exist_is_refused() -> None:
     x, packed = torch.randn(2, 8), PackedWeight.of(torch.randn(8, 8))
     with pytest.raises(ValueError, match="approximate"):
-        ops.linear_gelu(torch.empty(2, 8), x, packed, None, "erf")  # type: ignore[arg-type]
+        ops.activated.gelu(torch.empty(2, 8), x, packed, None, "erf")  # type: ignore[arg-type]

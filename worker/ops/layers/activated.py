@@ -1,12 +1,12 @@
-"""Products of which half are gates of the others, activated on their way to memory.
+"""Products that are activated on their way to memory, alone or as gates of others.
 
-T: tokens, E: experts, S: slots of tokens, D: inputs, I: units. Errors, dtypes and strides: see
+T: tokens, E: experts, S: slots of tokens, D: inputs, N: outputs, I: units. Errors, dtypes and strides: see
 worker.ops.interface.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 from splitserve.worker.ops.matrix import MatrixT_contra
 
@@ -19,10 +19,28 @@ if TYPE_CHECKING:
 UNIT_MULTIPLE = 32
 
 
-class GatedOps(Protocol[MatrixT_contra]):
-    """The operation on a device that has it; stateless."""
+class ActivatedOps(Protocol[MatrixT_contra]):
+    """The operations on a device that has them; stateless."""
 
-    def linear(
+    def gelu(
+        self,
+        out: Tensor,
+        x: Tensor,
+        weight: MatrixT_contra,
+        bias: Tensor | None = None,
+        approximate: Literal["none", "tanh"] = "none",
+    ) -> None:
+        """Write the GELU of x @ weight.T + bias to out; the sums are not rounded in between.
+
+        Args:
+            out: [T, N], dtype of x.
+            x: [T, D], dtype of the weight.
+            weight: [N, D].
+            bias: [N] or None, dtype of x.
+            approximate: as in torch.nn.functional.gelu.
+        """
+
+    def gated(
         self,
         out: Tensor,
         x: Tensor,
@@ -43,17 +61,30 @@ class GatedOps(Protocol[MatrixT_contra]):
         """
 
 
-class CpuGatedOps:
-    """The one of csrc/cpu.
+class CpuActivatedOps:
+    """Those of csrc/cpu.
 
     Args:
         library: a tvm_ffi.Module that exports the kernels.
     """
 
     def __init__(self, library: Any) -> None:
+        self._linear = library.linear
         self._gated_linear = library.gated_linear
 
-    def linear(
+    def gelu(
+        self,
+        out: Tensor,
+        x: Tensor,
+        weight: PackedWeight,
+        bias: Tensor | None = None,
+        approximate: Literal["none", "tanh"] = "none",
+    ) -> None:
+        """See ActivatedOps.gelu."""
+        cols, depth = weight.shape
+        self._linear(out, x, weight.data, weight.scales, cols, depth, bias, approximate)
+
+    def gated(
         self,
         out: Tensor,
         x: Tensor,
@@ -62,7 +93,7 @@ class CpuGatedOps:
         bias: Tensor | None = None,
         starts: Tensor | None = None,
     ) -> None:
-        """See GatedOps.linear."""
+        """See ActivatedOps.gated."""
         rows, depth = weight.shape
         cols = rows // weight.num_experts
         self._gated_linear(out, x, weight.data, weight.scales, starts, cols, depth, bias, activation)

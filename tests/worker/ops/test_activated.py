@@ -43,7 +43,7 @@ def test_units_have_the_bits_of_products_activated_afterwards(
             ops.linear(products, x, weight, added)
             activate(expected, products, activation)
             wide = torch.full((rows, units + 9), torch.nan, dtype=dtype)
-            ops.gated.linear(wide[:, 3 : units + 3], x, weight, activation, added)
+            ops.activated.gated(wide[:, 3 : units + 3], x, weight, activation, added)
             assert_same_bits(wide[:, 3 : units + 3], expected)
             assert wide[:, :3].isnan().all()
             assert wide[:, units + 3 :].isnan().all()
@@ -60,7 +60,7 @@ def test_units_of_experts_have_the_bits_of_their_products(dtype: torch.dtype, fo
     for threads in (1, 2):
         ops.set_num_threads(threads)
         out = torch.full((97, 64), torch.nan, dtype=dtype)
-        ops.gated.linear(out, x, weight, "silu", bias, starts)
+        ops.activated.gated(out, x, weight, "silu", bias, starts)
         assert_same_bits(out, expected)
 
 
@@ -68,12 +68,12 @@ def test_what_does_not_fit_is_refused() -> None:
     weight = PackedWeight.of(torch.zeros(128, 8))
     x, out = torch.zeros(3, 8), torch.zeros(3, 64)
     with pytest.raises(ValueError, match="activation: expected silu, gelu or gelu_tanh, got 'tanh'"):
-        ops.gated.linear(out, x, weight, "tanh")
+        ops.activated.gated(out, x, weight, "tanh")
     with pytest.raises(ValueError, match="weight: expected a multiple of 64 outputs, got 96"):
-        ops.gated.linear(out, x, PackedWeight.of(torch.zeros(96, 8)), "silu")
+        ops.activated.gated(out, x, PackedWeight.of(torch.zeros(96, 8)), "silu")
     with pytest.raises(ValueError, match="out: expected size 64"):
-        ops.gated.linear(torch.zeros(3, 128), x, weight, "silu")
+        ops.activated.gated(torch.zeros(3, 128), x, weight, "silu")
     with pytest.raises(ValueError, match="starts: expected 0 to 3"):
-        ops.gated.linear(out, x, weight, "silu", starts=torch.tensor([0, 4], dtype=torch.int32))
+        ops.activated.gated(out, x, weight, "silu", starts=torch.tensor([0, 4], dtype=torch.int32))
     with pytest.raises(TypeError, match="out: "):
-        ops.gated.linear(torch.zeros(3, 64, dtype=torch.bfloat16), x, weight, "silu")
+        ops.activated.gated(torch.zeros(3, 64, dtype=torch.bfloat16), x, weight, "silu")
