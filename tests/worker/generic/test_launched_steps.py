@@ -100,13 +100,18 @@ def test_the_last_layer_multiplies_wanted_tokens_only(
     driver = Driver(write_checkpoint("llama", tmp_path), model_impl="transformers")
     assert isinstance(driver.model, TransformersModel)
     rows: list[int] = []
-    linear = ops.linear
+    linear, gate = ops.linear, ops.activated.gated
 
     def counted(out: torch.Tensor, x: torch.Tensor, *rest: object) -> None:
         rows.append(len(x))
         linear(out, x, *rest)  # type: ignore[arg-type]
 
+    def counted_gate(out: torch.Tensor, x: torch.Tensor, *rest: object) -> None:
+        rows.append(len(x))
+        gate(out, x, *rest)  # type: ignore[arg-type]
+
     monkeypatch.setattr(ops, "linear", counted)
+    monkeypatch.setattr(ops.activated, "gated", counted_gate)
     driver.run((Row(prompt(driver.config.vocab_size, 40)), 40), outputs=[39])
     # Query, key, value, output, gate and up, down.
     assert rows == [40] * 6 + [40] * 3 + [1] * 3
