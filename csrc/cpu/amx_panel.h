@@ -82,8 +82,8 @@ class TilePanel {
   }
 
  private:
-  // Of weights that are multiplied with by one pass: the one being prepared and the one in use.
-  static constexpr int64_t kStepsAtOnce = 2, kStepsAhead = 1;
+  // Of weights that are multiplied with by one pass: those being prepared and the one in use, a power of two.
+  static constexpr int64_t kStepsAtOnce = 4, kStepsAhead = 2;
   // How many groups later the sums of a group are scaled.
   static constexpr int64_t kGroupsBehind = 3, kGroupsKept = 4;
   static constexpr bool kIsGrouped = kScalesGroups<Format>;
@@ -252,7 +252,8 @@ class TilePanel {
     }
   }
 
-  // Weights are prepared a step ahead by the first pass, so that they are in the cache when a tile is loaded.
+  // Weights are prepared two steps ahead by the first pass, so that they are in the cache when a tile is
+  // loaded.
   SPLITSERVE_INLINE void start_preparing(const Stretch& work) {
     if constexpr (TileWeights<Format>::kFetchesAhead) prepare_first(work);
   }

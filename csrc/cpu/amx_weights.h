@@ -3,6 +3,7 @@
 #pragma once
 
 #include "cpu/amx.h"
+#include "cpu/fetch.h"
 #include "cpu/panel_tile.h"
 #include "cpu/unpack_int8.h"
 
@@ -23,7 +24,7 @@ inline constexpr int64_t kStretchSteps = 8;
 struct StepAhead {
   const char* start;
   int64_t lines;
-  bool is_soon;  // used by this pass, not by a later panel's
+  bool is_stream;  // of this pass, not of a later panel
 
   // Line `i` of a step, if it has so many.
   SPLITSERVE_INLINE void fetch(int64_t step, int64_t i) const {
@@ -37,12 +38,8 @@ struct StepAhead {
   // What is needed late goes to the L2 cache alone: on its way to the L1 cache a line takes one of the few
   // places for misses until memory has answered, and tiles of the rows in work wait for one.
   SPLITSERVE_INLINE void fetch_line(int64_t line) const {
-    if (is_soon) {
-      __builtin_prefetch(start + line * 64);
-    } else {
-      constexpr int kToL2 = 2;
-      __builtin_prefetch(start + line * 64, 0, kToL2);
-    }
+    const char* const at = start + line * kFetchedLineBytes;
+    is_stream ? fetch_stream(at) : fetch_to_l2(at);
   }
 };
 
@@ -113,7 +110,8 @@ class UnpackedWeights {
 
 // A pair of inputs of any format of 8 bits.
 template <typename Format>
-SPLITSERVE_INLINE void unpack_bytes(const char* codes, int64_t pair, char* out) {
+SPLITSERVE_INLINE void unpack_bytes([[maybe_unused]] const Int8Unpacker& unpacker, const char* codes,
+                                    int64_t pair, char* out) {
   if constexpr (Format::kFormat == WeightFormat::kFp8Groups) {
 #pragma GCC unroll 2
     for (int v = 0; v < kPanelVecs; ++v) {
@@ -121,7 +119,7 @@ SPLITSERVE_INLINE void unpack_bytes(const char* codes, int64_t pair, char* out) 
       std::memcpy(out + pair * kTileWeightStride + v * kTileRowBytes, &weights, sizeof weights);
     }
   } else {
-    unpack_int8(codes + pair * Int8Weights::kStepBytes, out + pair * kTileWeightStride);
+    unpacker.unpack(codes + pair * Int8Weights::kStepBytes, out + pair * kTileWeightStride);
   }
 }
 
@@ -129,15 +127,17 @@ SPLITSERVE_INLINE void unpack_bytes(const char* codes, int64_t pair, char* out) 
 template <typename Format, int kPairs>
 SPLITSERVE_INLINE void prepare_bytes(const char* codes, int64_t pairs_left, char* out, int64_t step,
                                      const StepAhead& ahead) {
+  const Int8Unpacker unpacker;
   if (pairs_left < kPairs) {
     std::memset(out, 0, kPairs * kTileWeightStride);
-    for (int64_t i = 0; i < pairs_left; ++i) unpack_bytes<Format>(codes, i, out);
+    for (int64_t i = 0; i < pairs_left; ++i) unpack_bytes<Format>(unpacker, codes, i, out);
     return;
   }
-#pragma GCC unroll 16
+  // Unrolled, GCC would move what is asked for together.
+#pragma GCC unroll 1
   for (int64_t i = 0; i < kPairs; ++i) {
     ahead.fetch(step, i);
-    unpack_bytes<Format>(codes, i, out);
+    unpack_bytes<Format>(unpacker, codes, i, out);
   }
 }
 

@@ -142,8 +142,9 @@ class DecodedWeights {
                            : decode_scaled<false>(p.groups, panel, packed, first, depth, ahead);
 #if defined(__AVX512BF16__)
     } else if constexpr (kIsInt8) {
+      const Int8Unpacker unpacker;
       each_pair(first, depth, ahead, [&](int64_t pair, Decoded* to) __attribute__((always_inline)) {
-        unpack_int8(packed + pair * Format::kStepBytes, to);
+        unpacker.unpack(packed + pair * Format::kStepBytes, to);
       });
 #endif
     } else {

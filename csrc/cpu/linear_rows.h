@@ -10,9 +10,6 @@ namespace {
 
 // A block of rows of x stays in the outer caches while panels pass it.
 inline constexpr int64_t kRowBlockBytes = 320 * 1024;
-// How far ahead of its use a weight that is read once is fetched: a memory access takes as long as this many
-// bytes at full bandwidth.
-inline constexpr int64_t kStreamAheadBytes = 8192;
 // How many of the cache lines of its own weights a tile fetches of other ones, and where these begin.
 enum class Share { kNone, kQuarter, kHalf, kAll };
 struct Ahead {
@@ -31,7 +28,7 @@ const char* panel_of(const LinearParams& p, int64_t panel) {
   return static_cast<const char*>(p.weight) + panel * panel_bytes(Format::kFormat, p.depth);
 }
 
-template <typename Format, int kRows, int kLines>
+template <typename Format, int kRows, Fetched kFetched>
 void panel_tile(const LinearParams& p, int64_t row, int64_t panel, const char* ahead) {
   using X = typename Format::X;
   Rows<X, kRows> x;
@@ -40,9 +37,9 @@ void panel_tile(const LinearParams& p, int64_t row, int64_t panel, const char* a
   Vec sums[kRows][kPanelVecs] = {};
   const char* weights = panel_of<Format>(p, panel);
   if constexpr (has_group_scales(Format::kFormat)) {
-    PanelTile<Format, kRows, kLines>::run(x, weights, ahead, {p.groups, panel, row}, sums);
+    PanelTile<Format, kRows, kFetched>::run(x, weights, ahead, {p.groups, panel, row}, sums);
   } else {
-    PanelTile<Format, kRows, kLines>::run(x, weights, ahead, sums);
+    PanelTile<Format, kRows, kFetched>::run(x, weights, ahead, sums);
   }
   if constexpr (requires { Format::put_in_order(sums[0]); }) {
 #pragma GCC unroll 16
@@ -79,14 +76,14 @@ SPLITSERVE_INLINE void add_dots(IntVec (&sums)[kRows][kPanelVecs], const char* s
 }
 
 // int8 dot: sums are integers, and exact.
-template <typename Format, int kRows, int kLines>
+template <typename Format, int kRows, Fetched kFetched>
 void dot_tile(const LinearParams& p, int64_t row, int64_t panel, const char* ahead) {
   const int64_t depth = ceil_div(p.depth, kDotDepth) * kDotDepth;
   const int8_t* x = p.codes.codes + row * depth;
   const char* weights = panel_of<Format>(p, panel);
   IntVec sums[kRows][kPanelVecs] = {};
   for (int64_t unit = 0; unit < depth / (kDotPair * Format::kUnitSteps); ++unit) {
-    fetch<kLines>(ahead, unit);
+    fetch<kFetched>(ahead, unit);
 #pragma GCC unroll 2
     for (int j = 0; j < Format::kUnitSteps; ++j) {
       const int64_t step = unit * Format::kUnitSteps + j;
@@ -102,12 +99,12 @@ void dot_tile(const LinearParams& p, int64_t row, int64_t panel, const char* ahe
   write<BFloat16>(p, row, panel * kPanelCols, scaled);
 }
 
-template <typename Format, int kRows, int kLines>
+template <typename Format, int kRows, Fetched kFetched>
 void tile(const LinearParams& p, int64_t row, int64_t panel, const char* ahead) {
   if constexpr (Format::kFormat == WeightFormat::kInt8Dot) {
-    dot_tile<Format, kRows, kLines>(p, row, panel, ahead);
+    dot_tile<Format, kRows, kFetched>(p, row, panel, ahead);
   } else {
-    panel_tile<Format, kRows, kLines>(p, row, panel, ahead);
+    panel_tile<Format, kRows, kFetched>(p, row, panel, ahead);
   }
 }
 
@@ -128,15 +125,15 @@ SPLITSERVE_INLINE void tile_of(int64_t rows, const LinearParams& p, int64_t row,
                                const Ahead& ahead) {
   if (rows == kRows) {
     if constexpr (kMayShare<Format, kRows>) {
-      if (ahead.share == Share::kNone) return tile<Format, kRows, 0>(p, row, panel, nullptr);
+      if (ahead.share == Share::kNone) return tile<Format, kRows, Fetched{0, false}>(p, row, panel, nullptr);
       if (ahead.share == Share::kHalf) {
-        return tile<Format, kRows, kHalfLines<Format>>(p, row, panel, ahead.start);
+        return tile<Format, kRows, Fetched{kHalfLines<Format>, false}>(p, row, panel, ahead.start);
       }
       if (ahead.share == Share::kQuarter) {
-        return tile<Format, kRows, kQuarterLines<Format>>(p, row, panel, ahead.start);
+        return tile<Format, kRows, Fetched{kQuarterLines<Format>, false}>(p, row, panel, ahead.start);
       }
     }
-    return tile<Format, kRows, kAllLines<Format>>(p, row, panel, ahead.start);
+    return tile<Format, kRows, Fetched{kAllLines<Format>, true}>(p, row, panel, ahead.start);
   }
   if constexpr (kRows > 1) tile_of<Format, kRows - 1>(rows, p, row, panel, ahead);
 }

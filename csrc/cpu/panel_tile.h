@@ -4,17 +4,11 @@
 // bits depend on the row and the column alone, never on the tile's shape or on its neighbours.
 #pragma once
 
+#include "cpu/fetch.h"
 #include "cpu/linear.h"
 #include "cpu/weight_formats.h"
 
 namespace splitserve::SPLITSERVE_ISA {
-
-// Fetches kLines cache lines for unit `unit` of a walk over a panel, from `ahead` on.
-template <int kLines>
-SPLITSERVE_INLINE void fetch(const char* ahead, int64_t unit) {
-#pragma GCC unroll 16
-  for (int line = 0; line < kLines; ++line) __builtin_prefetch(ahead + (unit * kLines + line) * 64);
-}
 
 // sums[i][v] += x(i) * weight(v): one pair of every row with one pair of every column. 32 registers hold the
 // weights of a step, and so many rows that their inputs pass one by one; 16 hold the inputs.
@@ -59,9 +53,8 @@ struct Rows {
   }
 };
 
-// sums[i][v] += x[i] . (columns of register v). Meanwhile kLines cache lines per unit of the format are
-// fetched from `ahead` on.
-template <typename Format, int kRows, int kLines>
+// sums[i][v] += x[i] . (columns of register v). Meanwhile lines are fetched from `ahead` on.
+template <typename Format, int kRows, Fetched kFetched>
 struct PanelTile {
   using X = typename Format::X;
   using Sums = Vec[kRows][kPanelVecs];
@@ -71,7 +64,7 @@ struct PanelTile {
     constexpr int kPair = DotStep<X>::kPair;
     const int64_t units = x.depth / (kPair * kUnitSteps);
     for (int64_t unit = 0; unit < units; ++unit) {
-      fetch<kLines>(ahead, unit);
+      fetch<kFetched>(ahead, unit);
 #pragma GCC unroll 4
       for (int j = 0; j < kUnitSteps; ++j) {
         const int64_t step = unit * kUnitSteps + j;
@@ -93,9 +86,9 @@ struct PanelTile {
 };
 
 // Groups: the sum of each is multiplied with its scale and added to those before.
-template <typename Format, int kRows, int kLines>
+template <typename Format, int kRows, Fetched kFetched>
   requires(is_grouped(Format::kFormat))
-struct PanelTile<Format, kRows, kLines> {
+struct PanelTile<Format, kRows, kFetched> {
   using X = BFloat16;
   using Sums = Vec[kRows][kPanelVecs];
 
@@ -126,17 +119,19 @@ struct PanelTile<Format, kRows, kLines> {
   template <int kCount>
   SPLITSERVE_INLINE static void add_groups(const Rows<X, kRows>& x, const char* panel, const char* ahead,
                                            int64_t first, Sums& sums) {
+    constexpr int kLines = kFetched.lines;
     constexpr int kBlockLines = kCount * kLines / kBlocks, kOtherLines = kCount * kLines % kBlocks;
     Vec parts[kCount][kRows][kPanelVecs] = {};
     const char* start = panel + first * kGroupBytes;
     const char* fetched = ahead + first * kLines * 64;
-    fetch<kOtherLines>(fetched + kBlocks * kBlockLines * 64, 0);
+    fetch<kFetched.of(kOtherLines)>(fetched + kBlocks * kBlockLines * 64, 0);
     for (int64_t block = 0; block < kBlocks; ++block) {
 #pragma GCC unroll 4
       for (int j = 0; j < kBlockSteps; ++j) {
 #pragma GCC unroll 8
         for (int line = 0; line < kBlockLines; ++line) {
-          if (line * kBlockSteps / kBlockLines == j) fetch<1>(fetched, block * kBlockLines + line);
+          if (line * kBlockSteps / kBlockLines == j)
+            fetch<kFetched.of(1)>(fetched, block * kBlockLines + line);
         }
         const int64_t k = first * kGroupDepth + block * kBlockDepth + 2 * j;
 #pragma GCC unroll 2
@@ -212,9 +207,9 @@ SPLITSERVE_INLINE void add_group(const PanelScales& groups, int64_t group, const
 }
 
 // Groups of any size with scales beside them, in the same way.
-template <typename Format, int kRows, int kLines>
+template <typename Format, int kRows, Fetched kFetched>
   requires(has_group_scales(Format::kFormat) && !kScalesWeights<Format>)
-struct PanelTile<Format, kRows, kLines> {
+struct PanelTile<Format, kRows, kFetched> {
   using X = BFloat16;
   using Sums = Vec[kRows][kPanelVecs];
 
@@ -238,7 +233,8 @@ struct PanelTile<Format, kRows, kLines> {
     Vec parts[kCount][kRows][kPanelVecs] = {};
     for (int64_t i = 0; i < halves; ++i) {
 #pragma GCC unroll 2
-      for (int g = 0; g < kCount; ++g) fetch<kLines / 2>(ahead, (first + g) * halves + i);
+      for (int g = 0; g < kCount; ++g)
+        fetch<kFetched.of(kFetched.lines / 2)>(ahead, (first + g) * halves + i);
 #pragma GCC unroll 8
       for (int j = 0; j < kHalfPairs; ++j) {
 #pragma GCC unroll 2
@@ -277,9 +273,9 @@ struct PanelTile<Format, kRows, kLines> {
 };
 
 // The same where weights are scaled before they are multiplied: there is one sum of all groups.
-template <typename Format, int kRows, int kLines>
+template <typename Format, int kRows, Fetched kFetched>
   requires(kScalesWeights<Format>)
-struct PanelTile<Format, kRows, kLines> {
+struct PanelTile<Format, kRows, kFetched> {
   using X = BFloat16;
   using Sums = Vec[kRows][kPanelVecs];
 
@@ -296,7 +292,7 @@ struct PanelTile<Format, kRows, kLines> {
     const int64_t whole = x.depth / kHalfDepth;
     int64_t half = 0;
     for (; half < whole; ++half) {
-      fetch<kLines / 2>(ahead, half);
+      fetch<kFetched.of(kFetched.lines / 2)>(ahead, half);
       const float* own = groups.of_half(half);
 #pragma GCC unroll 8
       for (int j = 0; j < kHalfPairs; ++j)

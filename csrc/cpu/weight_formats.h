@@ -58,11 +58,13 @@ struct MagnitudeBytes {
 };
 constexpr MagnitudeBytes kMagnitudeBytes;
 
+// That of -128.
+inline constexpr char kHighOfLeast = static_cast<char>(0xc3);
+
 // The upper bytes of codes from those of their magnitudes. -128, whose magnitude has the place of 0 in a
 // table, and the same lower byte, is the only code whose magnitude has the highest bit.
 SPLITSERVE_INLINE __m512i with_signs(__m512i high, __m512i codes, __m512i magnitudes) {
   constexpr int kFirstOrBothOthers = 0xf8;
-  constexpr char kHighOfLeast = static_cast<char>(0xc3);
   return _mm512_mask_mov_epi8(
       _mm512_ternarylogic_epi32(high, codes, _mm512_set1_epi8(-128), kFirstOrBothOthers),
       _mm512_movepi8_mask(magnitudes), _mm512_set1_epi8(kHighOfLeast));
