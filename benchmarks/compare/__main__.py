@@ -2,6 +2,7 @@
 
     python -m benchmarks.compare setup DIR [--peers all|none|vllm,llamacpp,...] [--models tiny,small,medium]
     python -m benchmarks.compare run DIR [--models ...] [--scenarios ...] [--engines ...] [--rounds N]
+                                         [--isa avx2]
     python -m benchmarks.compare table FILE
     python -m benchmarks.compare plot FILE SVG
 
@@ -25,6 +26,7 @@ from typing import Any
 from benchmarks.compare import results
 from benchmarks.compare.engines import ENGINES
 from benchmarks.compare.engines.base import NUM_CORES
+from benchmarks.compare.held import ISAS
 from benchmarks.compare.scenarios import OFFLINE, ONLINE
 from benchmarks.compare.shapes import SHAPES, USUAL_MODELS
 from benchmarks.compare.table import report
@@ -52,9 +54,11 @@ def run(options: argparse.Namespace) -> int:
         )
         return 1
     output = options.json or root / "results.json"
-    plan = Plan(root, options.models, options.scenarios, options.engines, options.rounds, output)
+    plan = Plan(root, options.models, options.scenarios, options.engines, options.rounds, output, options.isa)
     measurement = Run(plan, secrets.randbits(32))
     measurement.results.machine = describe_machine(options.rounds)
+    if options.isa:
+        measurement.results.machine["held to"] = options.isa
     for name in options.models:
         measurement.model(name)
     measurement.results.save(output)
@@ -138,6 +142,7 @@ def parse_options() -> argparse.Namespace:
     usual = [name for name, engine in ENGINES.items() if not engine.only_by_name]
     _add_names(command, "--engines", list(ENGINES), usual)
     command.add_argument("--rounds", type=int, default=5)
+    command.add_argument("--isa", choices=ISAS, default="", help="instruction set that all are held to")
     command.add_argument("--json", type=Path, help="file for the figures")
     command = _command(commands, "table", table, "print the tables of a file")
     command.add_argument("file", type=Path)

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.compare.engines.base import Engine
+from benchmarks.compare.held import environment_of
 from benchmarks.compare.processes import EngineError, EngineProcess
 
 START_S = 300.0
@@ -17,17 +18,23 @@ CALL_S = 600.0
 class OfflineEngine:
     """An engine with one model in a child process; ready when made.
 
+    Args:
+        isa: what it is held to, "" for nothing.
+
+    Attributes:
+        instructions: which it uses, in its own words.
+
     Raises:
         EngineError: it could not be started.
     """
 
-    def __init__(self, engine: Engine, root: Path, model: Path, log: Path) -> None:
+    def __init__(self, engine: Engine, root: Path, model: Path, log: Path, isa: str = "") -> None:
         module = ["-m", "benchmarks.compare.offline_child", engine.name, str(model)]
         command = [engine.python(root), *module]
-        environment = engine.environment(root)
+        environment = environment_of(engine, root, isa)
         self.process = EngineProcess(command, environment, log, pausable=engine.pausable, pipes=True)
         try:
-            self._answer(START_S)
+            self.instructions = str(self._answer(START_S)["instructions"])
         except BaseException:
             # Whoever ends this program ends what it was starting, too.
             self.process.close()

@@ -1,7 +1,7 @@
 """Runs one engine offline for another process: `python -m benchmarks.compare.offline_child ENGINE MODEL`.
 
 One line of JSON per command on stdin and per answer on stdout: {"prompts": [[id, ...], ...], "num_new": n} is
-answered by {"seconds": s}, the start by {}. It ends when stdin does.
+answered by {"seconds": s}, the start by {"instructions": "..."}. It ends when stdin does.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ def main() -> int:
     answers = os.fdopen(os.dup(1), "w", buffering=1)
     os.dup2(2, 1)
     generator = ENGINES[sys.argv[1]].load(Path(sys.argv[2]))
-    print("{}", file=answers)
+    print(json.dumps({"instructions": generator.instructions()}), file=answers)
     for line in sys.stdin:
         command = json.loads(line)
         prompts, num_new = command["prompts"], command["num_new"]

@@ -54,12 +54,13 @@ class Start:
 
 @dataclass(slots=True)
 class Results:
-    """Everything of a run; `machine` and `absent` (engine: why) are words for the reader."""
+    """Everything of a run; `machine` and, by engine, `absent` and `instructions` are words for the reader."""
 
     machine: dict[str, str] = field(default_factory=dict)
     absent: dict[str, str] = field(default_factory=dict)
     turns: list[Turn] = field(default_factory=list)
     starts: list[Start] = field(default_factory=list)
+    instructions: dict[str, str] = field(default_factory=dict)
 
     def save(self, path: Path) -> None:
         """Write JSON; a reader sees the old file or the new one."""
@@ -73,7 +74,9 @@ def load(path: Path) -> Results:
     document = json.loads(path.read_text(encoding="utf-8"))
     turns = [Turn(**turn) for turn in document["turns"]]
     starts = [Start(**start) for start in document["starts"]]
-    return Results(document["machine"], document["absent"], turns, starts)
+    # Older files do not have it.
+    instructions = document.get("instructions", {})
+    return Results(document["machine"], document["absent"], turns, starts, instructions)
 
 
 def cells(turns: Iterable[Turn]) -> list[tuple[str, str]]:

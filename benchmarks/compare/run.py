@@ -13,6 +13,7 @@ from typing import NamedTuple, Protocol, TypeVar
 from benchmarks.compare import limits
 from benchmarks.compare.engines import ENGINES
 from benchmarks.compare.engines.base import Engine
+from benchmarks.compare.held import why_not_held
 from benchmarks.compare.offline import OfflineEngine
 from benchmarks.compare.processes import EngineError, EngineProcess, cpu_s, machine_cpu_s
 from benchmarks.compare.prompts import PromptSource
@@ -35,6 +36,7 @@ class Plan(NamedTuple):
     Attributes:
         root: folder of models, virtual environments and logs.
         output: JSON file, written after every turn.
+        isa: what all engines are held to, "" for nothing.
     """
 
     root: Path
@@ -43,6 +45,7 @@ class Plan(NamedTuple):
     engines: list[str]
     rounds: int
     output: Path
+    isa: str = ""
 
 
 class HasProcess(Protocol):
@@ -91,15 +94,19 @@ class Run:
 
     def _present(self, folder: Path) -> Iterator[Engine]:
         for name in self._plan.engines:
-            reason = ENGINES[name].missing(self._plan.root, folder)
+            engine, root = ENGINES[name], self._plan.root
+            reason = engine.missing(root, folder) or why_not_held(engine, root, self._plan.isa)
             if reason:
                 self._leave_out(name, reason)
             else:
-                yield ENGINES[name]
+                yield engine
 
     @contextmanager
     def _started(
-        self, engines: Sequence[Engine], folder: Path, make: Callable[[Engine, Path, Path, Path], Running]
+        self,
+        engines: Sequence[Engine],
+        folder: Path,
+        make: Callable[[Engine, Path, Path, Path, str], Running],
     ) -> Iterator[dict[str, Running]]:
         """Start the engines one after the other, and pause each; yield those that are up."""
         running: dict[str, Running] = {}
@@ -108,13 +115,15 @@ class Run:
                 print(f"{folder.name}: starting {engine.name}", flush=True)
                 log = self._logs / f"{make.__name__}-{folder.name}-{engine.name}.log"
                 try:
-                    one = make(engine, self._plan.root, folder, log)
+                    one = make(engine, self._plan.root, folder, log, self._plan.isa)
                 except EngineError as error:
                     self._leave_out(engine.name, f"{folder.name}: {error}")
                     continue
                 running[engine.name] = one
                 if isinstance(one, Server):
                     self.results.starts.append(one.describe_start())
+                if isinstance(one, OfflineEngine) and self._plan.isa:
+                    self.results.instructions[engine.name] = one.instructions
                 one.process.pause()
             yield running
         finally:
@@ -164,7 +173,8 @@ class Run:
         if scenario == "single" and weight_bytes > limits.MIN_FLOOR_BYTES:
             rate = limits.read_gb_per_s(self._plan.root)
             floor, details = limits.decode_floor_tok_s(rate, weight_bytes), {"gb_per_s": rate}
-        elif scenario == "prefill":
+        # Torch does without products of bf16 where it is held to AVX2.
+        elif scenario == "prefill" and not self._plan.isa:
             rate = limits.matmul_gflop_per_s()
             floor, details = limits.prefill_ceiling_tok_s(rate, shape), {"gflop_per_s": rate}
         else:

@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from benchmarks.compare.engines.base import Engine
+from benchmarks.compare.held import environment_of
 from benchmarks.compare.processes import EngineError, EngineProcess, cpu_s, pss_bytes
 from benchmarks.compare.results import Start
 from benchmarks.compare.scenarios import Online
@@ -35,6 +36,7 @@ class Server:
         root: folder of the comparison.
         model: folder of the checkpoint.
         log: file for the server's output.
+        isa: what it is held to, "" for nothing.
         arguments: behind those of the engine's command.
 
     Raises:
@@ -42,7 +44,13 @@ class Server:
     """
 
     def __init__(
-        self, engine: Engine, root: Path, model: Path, log: Path, arguments: Sequence[str] = ()
+        self,
+        engine: Engine,
+        root: Path,
+        model: Path,
+        log: Path,
+        isa: str = "",
+        arguments: Sequence[str] = (),
     ) -> None:
         self._engine = engine
         self._model = model
@@ -50,7 +58,8 @@ class Server:
         self.url = f"http://127.0.0.1:{port}"
         start = time.perf_counter()
         command = [*engine.server_command(root, model, port), *arguments]
-        self.process = EngineProcess(command, engine.environment(root), log, pausable=engine.pausable)
+        environment = environment_of(engine, root, isa)
+        self.process = EngineProcess(command, environment, log, pausable=engine.pausable)
         try:
             while not self._healthy():
                 self.process.check_alive()

@@ -163,7 +163,9 @@ class Comparison:
         for method in self._options.methods:
             log = self._root / "logs" / f"speculation-{engine.name}-{method}.log"
             try:
-                server = Server(engine, self._root, model, log, arguments(engine, self._root, method))
+                server = Server(
+                    engine, self._root, model, log, arguments=arguments(engine, self._root, method)
+                )
             except EngineError as error:
                 print(f"{engine.name}, {method} left out: {error}", flush=True)
                 continue

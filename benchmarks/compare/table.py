@@ -13,7 +13,7 @@ NONE = "-"
 
 
 def report(results: Results) -> str:
-    """Return everything: the machine, rates, ratios, servers, and what was absent."""
+    """Return everything: the machine, rates, ratios, servers, instructions, and what was absent."""
     machine = [f"{name}: {value}" for name, value in results.machine.items()]
     loads = [turn.load_average for turn in results.turns]
     if loads:
@@ -22,6 +22,7 @@ def report(results: Results) -> str:
         machine.append(f"cores busy with other work during turns: {others:.1f} (median)")
     parts = ["; ".join(machine), rates(results.turns), ratios(results.turns)]
     parts += [streams(results.turns), servers(results)]
+    parts += [f"instructions of {engine}: {said}" for engine, said in results.instructions.items()]
     parts += [f"{engine} left out: {reason}" for engine, reason in results.absent.items()]
     return "\n\n".join(part for part in parts if part)
 

@@ -33,11 +33,13 @@ ENGINES: dict[str, Engine] = {
         VllmCpuW8A8(),
         *(VllmCpuLora(spec) for spec in ADAPTERS),
         LlamaCpp("bf16"),
+        LlamaCpp("f16"),
         LlamaCpp("q8_0"),
         LlamaCpp("q4_0"),
         LlamaCpp("q6_k"),
         LlamaCpp("q4_k_m"),
-        Transformers(),
+        Transformers("bfloat16"),
+        Transformers("float32"),
         OpenVinoGenAi(),
     )
 }

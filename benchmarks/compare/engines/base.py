@@ -11,6 +11,8 @@ from typing import Protocol
 from benchmarks.compare.shapes import Shape
 from benchmarks.compare.tensors import num_weight_bytes
 
+# oneDNN's name of the instruction set that engines may be held to.
+ONEDNN_AVX2 = "AVX2_VNNI" if " avx_vnni " in Path("/proc/cpuinfo").read_text(encoding="utf-8") else "AVX2"
 NUM_CORES = len(os.sched_getaffinity(0))
 # The same for every engine that can be told: room for every scenario, and no more than a laptop has.
 KV_CACHE_BYTES = 2 << 30
@@ -23,6 +25,10 @@ class Generator(Protocol):
 
     def generate(self, prompts: Sequence[list[int]], num_new: int) -> list[int]:
         """Complete prompts of token ids greedily, all at once, past EOS; return how many tokens each got."""
+        ...
+
+    def instructions(self) -> str:
+        """Return in the engine's own words which instructions it uses."""
         ...
 
 
@@ -77,6 +83,10 @@ class Engine(ABC):
     def environment(self, root: Path) -> Mapping[str, str]:
         """Return what its processes need in their environment."""
         return {}
+
+    def held_environment(self, root: Path) -> Mapping[str, str] | None:
+        """Return what holds its processes to AVX2 and AVX-VNNI, None if they cannot be told."""
+        return None
 
     def server_command(self, root: Path, model: Path, port: int) -> list[str]:
         """Return the command that serves a model folder on loopback; only asked of what has a server."""

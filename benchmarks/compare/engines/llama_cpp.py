@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import ctypes
 import os
+import platform
 import shutil
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from benchmarks.compare.engines.base import MAX_NUM_SEQS, NUM_CORES, Engine, Generator
+from benchmarks.compare.engines.base import MAX_NUM_SEQS, NUM_CORES, ONEDNN_AVX2, Engine, Generator
 from benchmarks.compare.gguf_export import gguf_path
 from benchmarks.compare.shapes import Shape
 from benchmarks.compare.venvs import make_venv, run_logged
@@ -19,11 +20,17 @@ PACKAGE = f"llama-cpp-python=={VERSION}"
 PACKAGES = [PACKAGE, "gguf==0.19.0", "safetensors>=0.5,<1"]
 CMAKE_FLAGS = [
     "-DCMAKE_BUILD_TYPE=Release",
-    "-DGGML_NATIVE=ON",
     "-DLLAMA_BUILD_TESTS=OFF",
     "-DLLAMA_BUILD_EXAMPLES=OFF",
     "-DLLAMA_OPENSSL=OFF",
     "-DLLAMA_USE_PREBUILT_UI=OFF",
+]
+# Kernels for this processor, and those for AVX2 and what else oneDNN's name says.
+NATIVE_FLAGS = ["-DGGML_NATIVE=ON"]
+AVX2_FLAGS = [
+    "-DGGML_NATIVE=OFF",
+    "-DGGML_AVX2=ON",
+    f"-DGGML_AVX_VNNI={'ON' if 'VNNI' in ONEDNN_AVX2 else 'OFF'}",
 ]
 # Bits of a weight, by the kind of a file.
 PRECISIONS = {"bf16": 16, "f16": 16, "q8_0": 8, "q6_k": 6, "q4_0": 4, "q4_k_m": 4}
@@ -35,7 +42,8 @@ class LlamaCpp(Engine):
     """llama.cpp with one of the types of GGUF files.
 
     The source is that of llama-cpp-python, whose bindings drive libllama for the offline scenarios; library
-    and server are built once, for this machine's processor.
+    and server are built once, for this machine's processor; its kernels, which alone depend on that, once
+    more for AVX2.
 
     Attributes:
         kind: of its files.
@@ -47,28 +55,35 @@ class LlamaCpp(Engine):
     def __init__(self, kind: str) -> None:
         self.name = f"llamacpp-{kind}"
         self.precision = PRECISIONS[kind]
-        self.only_by_name = kind in ("q6_k", "q4_k_m")
+        self.only_by_name = kind in ("f16", "q6_k", "q4_k_m")
         self.kind = kind
 
     def _build(self, root: Path) -> Path:
         return self.folder(root) / "llama.cpp"
 
+    def _held_kernels(self, root: Path) -> Path:
+        return self.folder(root) / "llama.cpp-avx2" / "bin" / "libggml-cpu.so.0"
+
     def install(self, root: Path, log: Path) -> None:
         """Install the bindings without a library of their own, then build library and server."""
         environment = {**os.environ, "CMAKE_ARGS": "-DLLAMA_BUILD=OFF"}
         make_venv(self.folder(root), PACKAGES, log, environment)
-        if (self._build(root) / "bin" / "llama-server").exists():
-            return
+        if not (self._build(root) / "bin" / "llama-server").exists():
+            self._compile(root, log, self._build(root), NATIVE_FLAGS, "llama-server")
+        if platform.machine() == "x86_64" and not self._held_kernels(root).exists():
+            self._compile(root, log, self._held_kernels(root).parent.parent, AVX2_FLAGS, "ggml-cpu")
+
+    def _compile(self, root: Path, log: Path, folder: Path, flags: Sequence[str], target: str) -> None:
         source = self._source(root, log)
-        run_logged(["cmake", "-S", str(source), "-B", str(self._build(root)), *CMAKE_FLAGS], log)
-        build = ["cmake", "--build", str(self._build(root)), "--target", "llama-server"]
-        run_logged([*build, "--parallel", str(NUM_CORES)], log)
+        run_logged(["cmake", "-S", str(source), "-B", str(folder), *CMAKE_FLAGS, *flags], log)
+        run_logged(["cmake", "--build", str(folder), "--target", target, "--parallel", str(NUM_CORES)], log)
 
     def _source(self, root: Path, log: Path) -> Path:
-        folder = self.folder(root) / "source"
-        pip = [self.python(root), "-m", "pip", "download", "--no-deps", "--no-binary", "llama-cpp-python"]
-        run_logged([*pip, "--dest", str(folder), PACKAGE], log)
-        [archive] = folder.glob(f"llama_cpp_python-{VERSION}*.tar.gz")
+        folder, name = self.folder(root) / "source", f"llama_cpp_python-{VERSION}*.tar.gz"
+        if not list(folder.glob(name)):
+            pip = [self.python(root), "-m", "pip", "download", "--no-deps", "--no-binary", "llama-cpp-python"]
+            run_logged([*pip, "--dest", str(folder), PACKAGE], log)
+        [archive] = folder.glob(name)
         shutil.unpack_archive(archive, folder)
         source = folder / archive.name.removesuffix(".tar.gz") / "vendor" / "llama.cpp"
         _keep_tile_settings(source / "ggml" / "src" / "ggml-cpu" / "amx" / "mmq.cpp")
@@ -90,6 +105,10 @@ class LlamaCpp(Engine):
     def environment(self, root: Path) -> Mapping[str, str]:
         """Point the bindings at our build."""
         return {"LLAMA_CPP_LIB_PATH": str(self._build(root) / "bin")}
+
+    def held_environment(self, root: Path) -> Mapping[str, str]:
+        """Put kernels for AVX2 in the place of those for this processor."""
+        return {"LD_PRELOAD": str(self._held_kernels(root))}
 
     def server_command(self, root: Path, model: Path, port: int) -> list[str]:
         """Return llama-server with a slot per client and no copies of old prompts in memory."""
@@ -157,6 +176,10 @@ class _Offline:
                 self._put(row, token, len(prompt) + step, row, wanted=True)
             tokens = self._decode(len(prompts))
         return [num_new] * len(prompts)
+
+    def instructions(self) -> str:
+        said: bytes = self._lib.llama_print_system_info()
+        return said.decode().strip(" |\n")
 
     def _prefill(self, prompts: Sequence[list[int]]) -> list[int]:
         """Compute whole prompts, as many as fit a batch; return the first token of each."""

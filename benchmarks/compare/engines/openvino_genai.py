@@ -3,11 +3,18 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from benchmarks.compare.engines.base import KV_CACHE_BYTES, MAX_NUM_SEQS, Engine, Generator, pip_missing
+from benchmarks.compare.engines.base import (
+    KV_CACHE_BYTES,
+    MAX_NUM_SEQS,
+    ONEDNN_AVX2,
+    Engine,
+    Generator,
+    pip_missing,
+)
 from benchmarks.compare.venvs import TORCH, make_venv, run_logged
 
 PACKAGES = ["openvino-genai==2026.4.1.0", "optimum-intel[openvino]==2.2.0", TORCH]
@@ -47,6 +54,13 @@ class OpenVinoGenAi(Engine):
         lacking = "" if converted(model).exists() else f"{converted(model)} does not exist: {how}"
         return pip_missing(self, root) or lacking
 
+    def held_environment(self, root: Path) -> Mapping[str, str]:
+        """Tell its own kernels and oneDNN's, which have to be told the same.
+
+        Float32 weights would be multiplied by MLAS, which cannot be told; those of fp16 are by oneDNN.
+        """
+        return {"OV_CPU_MAX_ISA": ONEDNN_AVX2, "ONEDNN_MAX_CPU_ISA": ONEDNN_AVX2}
+
     def load(self, model: Path) -> Generator:
         """Load the converted model into a pipeline that batches continuously."""
         import openvino_genai
@@ -71,3 +85,8 @@ class _Offline:
         inputs = [openvino.Tensor(np.array([prompt], dtype=np.int64)) for prompt in prompts]
         outputs = self._pipeline.generate(inputs, [config] * len(prompts))
         return [len(output.m_generation_ids[0]) for output in outputs]
+
+    def instructions(self) -> str:
+        import openvino
+
+        return ", ".join(openvino.Core().get_property("CPU", "OPTIMIZATION_CAPABILITIES"))

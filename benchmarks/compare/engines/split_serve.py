@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import inspect
+import os
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -43,6 +44,10 @@ class SplitServe(Engine):
         lacking = self._options.keys() - inspect.signature(LLM).parameters.keys()
         return "this version of SplitServe has no option " + ", ".join(lacking) if lacking else ""
 
+    def held_environment(self, root: Path) -> Mapping[str, str]:
+        """Return the variable of --isa, which load() reads, too."""
+        return {"SPLITSERVE_ISA": "avx2"}
+
     def server_command(self, root: Path, model: Path, port: int) -> list[str]:
         """Return `splitserve serve` with its defaults but for the size of the KV cache."""
         command = [
@@ -62,7 +67,7 @@ class SplitServe(Engine):
         from splitserve import LLM
 
         options = {"kv_cache_memory_bytes": KV_CACHE_BYTES, "use_tqdm": False, **self._options}
-        return _Offline(LLM(str(model), **options))
+        return _Offline(LLM(str(model), isa=_isa(), **options))
 
 
 class SplitServeFile(SplitServe):
@@ -137,8 +142,14 @@ class SplitServeLora(SplitServe):
             lora={path.name: str(path) for path in paths},
             max_loras=self._spec.number,
             max_lora_rank=self._spec.rank,
+            isa=_isa(),
         )
         return _Offline(llm, [path.name for path in paths])
+
+
+def _isa() -> str:
+    """Return what `splitserve serve` would take of its environment."""
+    return os.environ.get("SPLITSERVE_ISA", "auto")
 
 
 class _Offline:
@@ -156,3 +167,7 @@ class _Offline:
         lora = [names[i % len(names)] for i in range(len(prompts))] if names else None
         outputs = self._llm.generate([list(prompt) for prompt in prompts], params, use_tqdm=False, lora=lora)
         return [len(output.outputs[0].token_ids) for output in outputs]
+
+    def instructions(self) -> str:
+        # What engines compare before they take over each other's requests.
+        return self._llm._model.served.info.numerics

@@ -173,3 +173,8 @@ class _Offline:
         lora = [requests[i % len(requests)] for i in range(len(prompts))] if requests else None
         outputs = self._llm.generate(inputs, params, use_tqdm=False, lora_request=lora)
         return [len(output.outputs[0].token_ids) for output in outputs]
+
+    def instructions(self) -> str:
+        import torch
+
+        return f"torch, {torch.backends.cpu.get_cpu_capability()}"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import platform
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -172,9 +173,11 @@ def test_our_engine_is_measured_offline_and_over_http(
     monkeypatch.setitem(SHAPES, "mini", SMALL)
     monkeypatch.setattr(run, "MIN_TURN_S", 0.0)
     shutil.copytree(small_model, tmp_path / "models" / "mini")
-    plan = Plan(tmp_path, ["mini"], ["throughput", "c1"], ["splitserve", "vllm"], 1, tmp_path / "out.json")
+    engines, isa = ["splitserve", "vllm"], "avx2" if platform.machine() == "x86_64" else ""
+    plan = Plan(tmp_path, ["mini"], ["throughput", "c1"], engines, 1, tmp_path / "out.json", isa)
     Run(plan, seed=1).model("mini")
     results = load(tmp_path / "out.json")
+    assert not isa or " cpu-avx2 " in results.instructions["splitserve"]
     offline, online = results.turns
     assert (offline.engine, offline.scenario, online.scenario) == ("splitserve", "throughput", "c1")
     assert offline.tok_s > 0
