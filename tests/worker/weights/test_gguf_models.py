@@ -13,13 +13,18 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from splitserve.engine_core.checkpoint.config.architectures import read_model_config
+from splitserve.engine_core.checkpoint.config.model_config import DraftHead
 from splitserve.engine_core.checkpoint.gguf.tensor_types import BLOCKS
 from splitserve.engine_core.checkpoint.state import file_states
 from splitserve.engine_core.checkpoint.weight_files import Checkpoint
 from splitserve.engine_core.errors import ModelLoadError
+from splitserve.worker.attention.cpu import CpuAttention
+from splitserve.worker.device.base import Device
 from splitserve.worker.device.cpu import CpuDevice
 from splitserve.worker.layers.parameter import Part
 from splitserve.worker.layers.weight_plan import WeightPlan
+from splitserve.worker.models.draft_heads.whole_vocabulary import AskedVocabulary
+from splitserve.worker.models.placement import Placement
 from splitserve.worker.weights import loading
 from splitserve.worker.weights.formats.block_values import KINDS
 from splitserve.worker.weights.loading import load_weights
@@ -308,3 +313,21 @@ def test_the_integers_of_a_block_type_are_kept_bit_by_bit(kind: str, tmp_path: P
     assert kept(shard) == kept(looked_up) == KINDS[kind].form
     assert torch.equal(products(shard), plain[3:37, 64:])
     assert torch.equal(rows_of(looked_up), plain.bfloat16().float())
+
+
+def test_an_embedding_and_output_head_are_read_without_the_layers(
+    checkpoints: CheckpointCache, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    source, path = checkpoints.get(SPECS["llama"]), tmp_path / "model.gguf"
+    write_gguf(source, path)
+    head = DraftHead(layer="", read_layers=(1,), read_size=96)
+    placement = Placement[Device](CpuDevice(), CpuAttention())
+    asked = AskedVocabulary(read_model_config(path), head, torch.float32, "none", placement)
+    vocabulary = asked.load(lambda loaded, total: None, load_weights)
+    table = load_file(source / "model.safetensors")["model.embed_tokens.weight"]
+    rows = torch.empty(2, table.shape[1])
+    placement.device.ops.embedding(
+        rows, torch.tensor([7, 9], dtype=torch.int32), vocabulary.embedding_weight.weight
+    )
+    assert torch.equal(rows, table[[7, 9]])
+    assert "tensors_ignored" not in caplog.text

@@ -24,6 +24,9 @@ from splitserve.worker.ops.quantization import FORMS
 from splitserve.worker.weights.loading import Loader, Progress
 from splitserve.worker.weights.tied_head import as_stored
 
+# The model's tensors, which are not missed here, by their names in a GGUF file, too.
+_IGNORED = (*IGNORED, "blk.", "output_norm.", "output.", "token_embd.")
+
 
 class WholeVocabulary:
     """See the module; a Vocabulary.
@@ -73,7 +76,7 @@ class AskedVocabulary(NamedTuple):
         """Declare its weights."""
         device, backend, _mesh = self.placement
         config = as_stored(self.config, EMBEDDING, PREFIX)
-        plan = WeightPlan(PREFIX, IGNORED, FORMS[self.quantization], config.quantization)
+        plan = WeightPlan(PREFIX, _IGNORED, FORMS[self.quantization], config.quantization)
         ctx = LayerContext(plan, Workspace(self.dtype, device.torch_device), backend, device.ops)
         return WholeVocabulary(ctx, config, self.head), plan
 
