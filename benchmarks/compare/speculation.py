@@ -199,10 +199,12 @@ class Comparison:
         heads = ["", "text", "tok/s", "of none", "answers that differ from none"]
         rows = []
         for (name, kind, method), rates in self.rates.items():
-            plain = self.rates.get((name, kind, "none"), rates)
-            ratios = [rate / other for rate, other in zip(rates, plain, strict=True)]
-            spread = f"{statistics.median(ratios):.2f} ({min(ratios):.2f} to {max(ratios):.2f})"
-            differ = str(self.num_different[name, kind, method])
+            spread = differ = ""
+            # Without servers that do not draft there is nothing to compare with.
+            if plain := self.rates.get((name, kind, "none")):
+                ratios = [rate / other for rate, other in zip(rates, plain, strict=True)]
+                spread = f"{statistics.median(ratios):.2f} ({min(ratios):.2f} to {max(ratios):.2f})"
+                differ = str(self.num_different[name, kind, method])
             rows.append([f"{name}, {method}", kind, f"{statistics.median(rates):.1f}", spread, differ])
         return markdown(heads, rows)
 

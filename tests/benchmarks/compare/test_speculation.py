@@ -63,3 +63,10 @@ def test_ratios_are_those_of_turns_side_by_side() -> None:
         "| ours, none | edit | 15.0 | 1.00 (1.00 to 1.00) | 0 |",
         "| ours, ngram | edit | 35.0 | 2.50 (2.00 to 3.00) | 1 |",
     ]
+
+
+def test_without_servers_that_do_not_draft_there_is_no_ratio() -> None:
+    comparison = Comparison(ROOT, Namespace())
+    comparison.rates = {("ours", "edit", "ngram"): [30.0, 40.0]}
+    comparison.num_different = {("ours", "edit", "ngram"): 0}
+    assert comparison.report().splitlines()[2:] == ["| ours, ngram | edit | 35.0 |  |  |"]
