@@ -55,7 +55,7 @@ def write_w8a8(model: Path) -> None:
     tensors: dict[str, torch.Tensor] = {}
     for name, tensor in load_file(model / "model.safetensors").items():
         if name.endswith("_proj.weight"):
-            scale = tensor.float().abs().amax(dim=1, keepdim=True) / 127
+            scale = tensor.float().abs().amax(dim=1, keepdim=True).clamp(min=1e-8) / 127
             tensors[name] = (tensor.float() / scale).round().to(torch.int8)
             tensors[f"{name}_scale"] = scale.to(torch.bfloat16)
         else:

@@ -19,10 +19,11 @@ SPLITSERVE_INLINE int64_t place_of(const LinearParams& p, int64_t row, int64_t c
   return (row - p.first_row) * p.out_stride + col - p.first_col;
 }
 
-// X: dtype of the inputs.
+// X: dtype of the inputs. Rounded as outputs are, so that bits are those of an activation after them.
 template <typename X>
 SPLITSERVE_INLINE Vec activated(const LinearParams& p, Vec sum) {
   if (p.epilogue == Epilogue::kNone) return sum;
+  sum = rounded_to<X>(sum);
   return p.epilogue == Epilogue::kGelu ? gelu(sum, static_cast<const X*>(nullptr)) : gelu_tanh(sum);
 }
 

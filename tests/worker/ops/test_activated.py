@@ -1,6 +1,8 @@
-"""Products with activated gates: the bits of a linear and the activation after it."""
+"""Products that are activated on their way: the bits of a linear and the activation after it."""
 
 from __future__ import annotations
+
+from typing import Literal
 
 import pytest
 import torch
@@ -77,3 +79,26 @@ def test_what_does_not_fit_is_refused() -> None:
         ops.activated.gated(out, x, weight, "silu", starts=torch.tensor([0, 4], dtype=torch.int32))
     with pytest.raises(TypeError, match="out: "):
         ops.activated.gated(torch.zeros(3, 64, dtype=torch.bfloat16), x, weight, "silu")
+
+
+@pytest.mark.parametrize(("dtype", "form"), FORMS)
+@pytest.mark.parametrize(("rows", "cols", "depth"), [(1, 9, 70), (40, 96, 300), (700, 70, 96)])
+def test_gelus_have_the_bits_of_products_activated_afterwards(
+    rows: int, cols: int, depth: int, dtype: torch.dtype, form: WeightForm
+) -> None:
+    weight = PackedWeight.of(torch.randn(cols, depth).to(dtype) / 8, form)
+    x, bias = torch.randn(rows, depth).to(dtype), torch.randn(cols).to(dtype)
+    products, expected, out = (torch.empty(rows, cols, dtype=dtype) for _ in range(3))
+    approximations: tuple[Literal["none", "tanh"], ...] = ("none", "tanh")
+    for approximate in approximations:
+        for added in (None, bias):
+            ops.linear(products, x, weight, added)
+            ops.gelu(expected, products, approximate)
+            ops.activated.gelu(out, x, weight, added, approximate)
+            assert_same_bits(out, expected)
+
+
+def test_a_gelu_that_does_not_exist_is_refused() -> None:
+    x, packed = torch.randn(2, 8), PackedWeight.of(torch.randn(8, 8))
+    with pytest.raises(ValueError, match="approximate"):
+        ops.activated.gelu(torch.empty(2, 8), x, packed, None, "erf")  # type: ignore[arg-type]

@@ -1,7 +1,5 @@
 """linear: reference, and the same bits for a row in every batch."""
 
-from typing import Literal
-
 import pytest
 import torch
 import torch.nn.functional as F
@@ -124,34 +122,3 @@ def test_what_lies_beside_the_rows_of_x_is_not_read(rows: int, depth: int, dtype
     ops.linear(inside, wide[:, 3 : depth + 3], weight)
     ops.linear(alone, x, weight)
     assert_same_bits(inside, alone)
-
-
-@pytest.mark.parametrize("approximate", ["none", "tanh"])
-@pytest.mark.parametrize(("rows", "cols"), [(1, 9), (5, 64), (40, 70)])
-def test_a_gelu_of_sums_is_as_exact_as_torch_and_alone_the_same(
-    rows: int, cols: int, approximate: Literal["none", "tanh"], dtype: torch.dtype
-) -> None:
-    x, weight, bias = (torch.randn(shape).to(dtype) for shape in ((rows, 100), (cols, 100), (cols,)))
-    out, packed = torch.empty(rows, cols, dtype=dtype), PackedWeight.of(weight)
-    ops.activated.gelu(out, x, packed, bias, approximate)
-    exact = F.gelu(F.linear(x.double(), weight.double(), bias.double()), approximate=approximate)
-    assert_as_exact_as_torch(out, F.gelu(F.linear(x, weight, bias), approximate=approximate), exact)
-    alone = torch.empty(1, cols, dtype=dtype)
-    ops.activated.gelu(alone, x[-1:], packed, bias, approximate)
-    assert_same_bits(alone[0], out[-1])
-
-
-@pytest.mark.parametrize("form", ["int8", "int4", "w8a8"])
-def test_a_gelu_follows_products_with_quantized_weights(form: WeightForm) -> None:
-    x, packed = torch.randn(40, 64).bfloat16(), PackedWeight.of(torch.randn(64, 64).bfloat16(), form)
-    sums, out = torch.empty(40, 64), torch.empty(40, 64, dtype=torch.bfloat16)
-    ops.linear(sums, x, packed)
-    ops.activated.gelu(out, x, packed)
-    exact = F.gelu(sums.double())
-    assert_as_exact_as_torch(out, F.gelu(sums.bfloat16()), exact)
-
-
-def test_a_gelu_that_does_not_exist_is_refused() -> None:
-    x, packed = torch.randn(2, 8), PackedWeight.of(torch.randn(8, 8))
-    with pytest.raises(ValueError, match="approximate"):
-        ops.activated.gelu(torch.empty(2, 8), x, packed, None, "erf")  # type: ignore[arg-type]

@@ -30,7 +30,7 @@ class ActivatedOps(Protocol[MatrixT_contra]):
         bias: Tensor | None = None,
         approximate: Literal["none", "tanh"] = "none",
     ) -> None:
-        """Write the GELU of x @ weight.T + bias to out; the sums are not rounded in between.
+        """Write the GELU of x @ weight.T + bias to out, with the bits of a linear and the GELU after it.
 
         Args:
             out: [T, N], dtype of x.
