@@ -77,7 +77,7 @@ class StepApplier:
         """
         planned = self._oldest_step(output)
         # Whatever may be wrong is found before anything changes: the step is still in flight then.
-        sampled = read_runs(output, planned, self._running, self._stops)
+        sampled = read_runs(output, planned, self._running, self._kv.capacity, self._stops)
         if output.next_drafts is not None:
             self._keep_drafts(output.step, sampled.rows, output.next_drafts)
         if output.prompt_logprobs or output.pooled:

@@ -57,9 +57,20 @@ class SampledRuns(NamedTuple):
 
 
 def read_runs(
-    output: ModelRunnerOutput, planned: PlannedStep, running: RunningRows, stops: StopRules
+    output: ModelRunnerOutput,
+    planned: PlannedStep,
+    running: RunningRows,
+    capacity: IntColumn,
+    stops: StopRules,
 ) -> SampledRuns:
     """Unpack rows and tokens of an output.
+
+    Args:
+        output: of the worker.
+        planned: the step that it answers, the oldest one in flight.
+        running: the rows.
+        capacity: int64 [max_num_seqs], tokens that a row's blocks hold.
+        stops: know the vocabulary.
 
     Raises:
         WorkerError: they are not what was planned, or no tokens of the vocabulary.
@@ -79,7 +90,9 @@ def read_runs(
         raise WorkerError(f"output of step {output.step}: {error}") from None
     num_tokens = len(rows)
     if lengths is not None and num_drafts is not None:
-        _check_lengths(output, planned, running, SampledRuns(rows, token_ids, lengths, num_drafts))
+        runs = SampledRuns(rows, token_ids, lengths, num_drafts)
+        _check_lengths(output, planned, running, runs)
+        _check_room(output, planned, running, capacity, runs)
         num_tokens = int(lengths.sum())
     if len(token_ids) != num_tokens:
         raise WorkerError(
@@ -120,4 +133,24 @@ def _check_lengths(
         raise WorkerError(
             f"output of step {output.step} has {lengths[i]} tokens of row {rows[i]} with {num_drafts[i]} "
             f"drafts, which may have up to {planned.max_drafts}"
+        )
+
+
+def _check_room(
+    output: ModelRunnerOutput,
+    planned: PlannedStep,
+    running: RunningRows,
+    capacity: IntColumn,
+    runs: SampledRuns,
+) -> None:
+    """Check that drafts stood in the blocks of their rows, of those whose request has not left since."""
+    rows, num_drafts = runs.rows, runs.num_drafts
+    assert num_drafts is not None
+    has_room = running.num_known_tokens[rows] + num_drafts <= capacity[rows]
+    wrong = (~has_room & (running.first_step[rows] <= planned.step)).nonzero()[0]
+    if len(wrong):
+        i = int(wrong[0])
+        raise WorkerError(
+            f"output of step {output.step} has {num_drafts[i]} drafts of row {rows[i]}, whose blocks hold "
+            f"{capacity[rows[i]]} tokens"
         )

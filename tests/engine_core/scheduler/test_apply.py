@@ -36,10 +36,10 @@ def drafting() -> EngineCore:
     return engine
 
 
-def begun(config: SchedulerConfig) -> EngineCore:
+def begun(config: SchedulerConfig, num_requests: int = 2) -> EngineCore:
     model = ModelInfo("path", "Architecture", "float32", 50, 32, [0])
     engine = EngineCore(config, model, 1, ManualClock())
-    for handle in (10, 11):
+    for handle in range(10, 10 + num_requests):
         message = AddRequest(handle, "r", pack_int32([1, 2, 3]), SequenceSampling(seed=1, max_tokens=5))
         engine.add(FRONTEND, message)
     assert engine.plan() is not None

@@ -67,3 +67,16 @@ def test_drafts_that_are_malformed_are_the_workers_fault(counts: list[int], toke
 def test_drafts_that_nobody_asked_for_are_the_workers_fault() -> None:
     with pytest.raises(WorkerError, match="drafts, which nobody asked for"):
         staged(1).apply(answer([0, 1], [4, 5], next_drafts=drafts_of([1, 0], [7])))
+
+
+def test_a_row_that_has_no_blocks_for_drafts_cannot_have_computed_any() -> None:
+    config = SchedulerConfig(
+        max_model_len=32, num_blocks=8, block_size=4, num_stages=2, num_speculative_tokens=4
+    )
+    engine = begun(config, num_requests=4)
+    engine.apply(answer([0, 1, 2, 3], [4, 5, 6, 7], next_drafts=drafts_of([2, 0, 0, 0], [7, 8])))
+    assert told(engine.plan()) == ([0, 1], [4, 4], [2, 0], [7, 8])
+    runs = {"run_lengths": pack_int32([3, 3]), "num_drafts": pack_int32([2, 2])}
+    with pytest.raises(WorkerError, match="has 2 drafts of row 1, whose blocks hold 4 tokens"):
+        engine.apply(answer([0, 1], [7, 8, 9, 7, 8, 9], step=2, **runs))
+    engine.check_integrity()
