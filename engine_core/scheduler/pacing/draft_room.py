@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from typing import NamedTuple
 
 import numpy as np
@@ -61,15 +62,22 @@ class DraftRoom:
             # A row's blocks allow for one chunk behind the window, and so for what all steps ahead may add.
             max_drafts = min(max_drafts, kv.bounds.max_chunk // MAX_STEPS_AHEAD - 1)
         self._max_drafts = max(0, max_drafts)
+        self._max_chunk = kv.bounds.max_chunk if kv.bounds.has_window else sys.maxsize
         self._kv = kv
         self._budget = budget
 
-    def per_row(self, num_sampling: int) -> int:
-        """Return most drafts of each row in a step in which so many rows sample."""
+    def per_row(self, num_sampling: int, longest_chunk: int = 1) -> int:
+        """Return most drafts of each row in a step in which so many rows sample.
+
+        Args:
+            num_sampling: rows.
+            longest_chunk: tokens of one of them without drafts; windows leave blocks for both together.
+        """
         is_short_of_memory = self._budget.num_tokens < self._budget.max_num_tokens
         if num_sampling == 0 or is_short_of_memory:
             return 0
-        return max(0, min(self._max_drafts, MAX_CHEAP_ROWS // num_sampling - 1))
+        room = self._max_chunk - longest_chunk
+        return max(0, min(self._max_drafts, room, MAX_CHEAP_ROWS // num_sampling - 1))
 
     def has_blocks(self, rows: IntColumn, reach: IntColumn) -> bool:
         """Whether blocks are free for all that rows [n] lack to hold so many tokens each."""

@@ -65,7 +65,8 @@ class Drafts:
     def _plan(self, chunks: Chunks, rests: bool) -> StepDrafts:
         running, rows = self._running, chunks.rows
         samples = chunks.ends == running.num_tokens[rows]
-        max_drafts = 0 if rests else self._room.per_row(int(np.count_nonzero(samples)))
+        longest_chunk = int(chunks.num_tokens.max(where=samples, initial=1))
+        max_drafts = 0 if rests else self._room.per_row(int(np.count_nonzero(samples)), longest_chunk)
         without = chunks.ends + np.where(samples, running.num_possible_drafts[rows], 0)
         longest = np.maximum(running.max_num_computed_tokens[rows], chunks.ends)
         reach = np.minimum(without + np.where(samples, max_drafts, 0), longest)
