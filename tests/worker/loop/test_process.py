@@ -102,8 +102,9 @@ def test_a_worker_loads_answers_every_step_and_ends_when_asked(engine: FakeEngin
         engine.send(Shutdown())
         assert process.wait(DEADLINE_S) == 0
         assert process.stderr is not None
-        (line,) = process.stderr.read().splitlines()
-        assert "attention_backend name=cpu" in line
+        instructions, attention = process.stderr.read().splitlines()
+        assert "instruction_set name=" in instructions
+        assert "attention_backend name=cpu" in attention
 
 
 def test_a_worker_logs_as_the_engine_says(engine: FakeEngine, checkpoint: Path) -> None:
@@ -115,7 +116,8 @@ def test_a_worker_logs_as_the_engine_says(engine: FakeEngine, checkpoint: Path) 
         engine.send(Shutdown())
         assert process.wait(DEADLINE_S) == 0
         assert process.stderr is not None
-        record, *changes = map(json.loads, process.stderr)
+        instructions, record, *changes = map(json.loads, process.stderr)
+        assert instructions["event"] == "instruction_set"
         assert (record["event"], record["name"]) == ("attention_backend", "cpu")
         assert record["logger"] == "worker.attention.select"
         said = [(change["event"], change["level"]) for change in changes]
