@@ -76,13 +76,6 @@ def kept_adapters(model: Path, spec: AdapterSpec) -> list[Path]:
     return [folder / str(number) for number in range(spec.number)]
 
 
-def missing_adapters(root: Path, model: Path, spec: AdapterSpec) -> str:
-    """Return in one line what makes a model's adapters, "" if they are there."""
-    folder = kept_adapters(model, spec)[0].parent
-    how = f"python -m benchmarks.compare setup {root} --models {model.name} --peers vllm"
-    return "" if folder.exists() else f"{folder} does not exist: {how}"
-
-
 def keep_adapters(model: Path, spec: AdapterSpec) -> None:
     """Write them there unless they are there; another process sees all of them or none."""
     kept = kept_adapters(model, spec)[0].parent

@@ -116,6 +116,19 @@ class Engine(ABC):
         """Return the engine with a model; called in a process of the engine's own Python."""
 
 
+def path_missing(path: Path, root: Path, model: Path, peer: str) -> str:
+    """Return in one line what makes a file or folder of a model, "" if it is there.
+
+    Args:
+        path: of it.
+        root: of the comparison.
+        model: folder of the model that it is made of.
+        peer: whose set-up makes it.
+    """
+    how = f"python -m benchmarks.compare setup {root} --models {model.name} --peers {peer}"
+    return "" if path.exists() else f"{path} does not exist: {how}"
+
+
 def pip_missing(engine: Engine, root: Path) -> str:
     """Return what is lacking of an engine that consists of pip packages."""
     installed = (engine.folder(root) / ".recipe").exists()

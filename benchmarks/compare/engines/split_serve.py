@@ -9,8 +9,8 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from benchmarks.adapters import AdapterSpec, kept_adapters, missing_adapters
-from benchmarks.compare.engines.base import KV_CACHE_BYTES, Engine, Generator
+from benchmarks.adapters import AdapterSpec, kept_adapters
+from benchmarks.compare.engines.base import KV_CACHE_BYTES, Engine, Generator, path_missing
 from benchmarks.compare.tensors import num_weight_bytes
 
 if TYPE_CHECKING:
@@ -64,10 +64,15 @@ class SplitServe(Engine):
 
     def load(self, model: Path) -> Generator:
         """Start an engine of its own."""
+        return _Offline(self._llm(model))
+
+    def _llm(self, model: Path, **more: Any) -> LLM:
         from splitserve import LLM
 
-        options = {"kv_cache_memory_bytes": KV_CACHE_BYTES, "use_tqdm": False, **self._options}
-        return _Offline(LLM(str(model), isa=_isa(), **options))
+        # What `splitserve serve` would take of its environment.
+        isa = os.environ.get("SPLITSERVE_ISA", "auto")
+        options = {"kv_cache_memory_bytes": KV_CACHE_BYTES, "use_tqdm": False, **self._options, **more}
+        return LLM(str(model), isa=isa, **options)
 
 
 class SplitServeFile(SplitServe):
@@ -91,9 +96,7 @@ class SplitServeFile(SplitServe):
 
     def missing(self, root: Path, model: Path) -> str:
         """Return whether it is not there."""
-        path = self._path(model)
-        how = f"python -m benchmarks.compare setup {root} --models {model.name} --peers {self._peer}"
-        return "" if path.exists() else f"{path} does not exist: {how}"
+        return path_missing(self._path(model), root, model, self._peer)
 
     def server_command(self, root: Path, model: Path, port: int) -> list[str]:
         """Return the same command with the file in the place of the folder."""
@@ -128,28 +131,13 @@ class SplitServeLora(SplitServe):
 
     def missing(self, root: Path, model: Path) -> str:
         """Return whether there are no adapters for the model."""
-        return missing_adapters(root, model, self._spec)
+        return path_missing(kept_adapters(model, self._spec)[0], root, model, "vllm")
 
     def load(self, model: Path) -> Generator:
         """Start an engine that has all of them in memory."""
-        from splitserve import LLM
-
-        paths = kept_adapters(model, self._spec)
-        llm = LLM(
-            str(model),
-            kv_cache_memory_bytes=KV_CACHE_BYTES,
-            use_tqdm=False,
-            lora={path.name: str(path) for path in paths},
-            max_loras=self._spec.number,
-            max_lora_rank=self._spec.rank,
-            isa=_isa(),
-        )
-        return _Offline(llm, [path.name for path in paths])
-
-
-def _isa() -> str:
-    """Return what `splitserve serve` would take of its environment."""
-    return os.environ.get("SPLITSERVE_ISA", "auto")
+        lora = {path.name: str(path) for path in kept_adapters(model, self._spec)}
+        bounds = {"max_loras": self._spec.number, "max_lora_rank": self._spec.rank}
+        return _Offline(self._llm(model, lora=lora, **bounds), list(lora))
 
 
 class _Offline:

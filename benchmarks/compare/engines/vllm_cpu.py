@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from benchmarks.adapters import AdapterSpec, keep_adapters, kept_adapters, missing_adapters
+from benchmarks.adapters import AdapterSpec, keep_adapters, kept_adapters
 from benchmarks.compare.engines.base import (
     KV_CACHE_BYTES,
     MAX_MODEL_LEN,
@@ -16,6 +16,7 @@ from benchmarks.compare.engines.base import (
     NUM_CORES,
     Engine,
     Generator,
+    path_missing,
     pip_missing,
 )
 from benchmarks.compare.shapes import Shape
@@ -77,12 +78,13 @@ class VllmCpu(Engine):
 
     def load(self, model: Path) -> Generator:
         """Make its LLM class."""
+        return _Offline(self._llm(model))
+
+    def _llm(self, model: Path, **more: Any) -> Any:
         import vllm
 
-        llm = vllm.LLM(
-            model=str(model), dtype="bfloat16", max_model_len=MAX_MODEL_LEN, max_num_seqs=MAX_NUM_SEQS
-        )
-        return _Offline(llm)
+        limits = {"max_model_len": MAX_MODEL_LEN, "max_num_seqs": MAX_NUM_SEQS}
+        return vllm.LLM(model=str(model), dtype="bfloat16", **limits, **more)
 
 
 class VllmCpuW8A8(VllmCpu):
@@ -95,8 +97,7 @@ class VllmCpuW8A8(VllmCpu):
 
     def missing(self, root: Path, model: Path) -> str:
         """Return whether it is not installed, or the model is not there in 8 bits."""
-        lacking = "" if w8a8_path(model).exists() else f"{w8a8_path(model)} does not exist: run setup"
-        return super().missing(root, model) or lacking
+        return super().missing(root, model) or path_missing(w8a8_path(model), root, model, self.venv)
 
     def prepare(self, root: Path, model: Path, log: Path) -> None:
         """Write the model in 8 bits; in a process of its own, which gives its memory back."""
@@ -133,7 +134,8 @@ class VllmCpuLora(VllmCpu):
 
     def missing(self, root: Path, model: Path) -> str:
         """Return whether it is not installed, or there are no adapters for the model."""
-        return super().missing(root, model) or missing_adapters(root, model, self._spec)
+        kept = kept_adapters(model, self._spec)[0]
+        return super().missing(root, model) or path_missing(kept, root, model, self.venv)
 
     def prepare(self, root: Path, model: Path, log: Path) -> None:
         """Write the adapters."""
@@ -141,19 +143,8 @@ class VllmCpuLora(VllmCpu):
 
     def load(self, model: Path) -> Generator:
         """Make its LLM class, with room for all adapters at once."""
-        import vllm
-
-        spec = self._spec
-        llm = vllm.LLM(
-            model=str(model),
-            dtype="bfloat16",
-            max_model_len=MAX_MODEL_LEN,
-            max_num_seqs=MAX_NUM_SEQS,
-            enable_lora=True,
-            max_loras=spec.number,
-            max_lora_rank=spec.rank,
-        )
-        return _Offline(llm, kept_adapters(model, spec))
+        bounds = {"max_loras": self._spec.number, "max_lora_rank": self._spec.rank}
+        return _Offline(self._llm(model, enable_lora=True, **bounds), kept_adapters(model, self._spec))
 
 
 class _Offline:
