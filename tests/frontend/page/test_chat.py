@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
+import re
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -12,7 +14,7 @@ from splitserve.frontend.http.api_keys import hash_key
 from tests.frontend.page.browser import Site, Tab, new_tab, running_site
 
 if TYPE_CHECKING:
-    from playwright.async_api import Browser, Locator, Route
+    from playwright.async_api import Browser, Locator, Request, Route
 
 pytestmark = [pytest.mark.asyncio(loop_scope="session"), pytest.mark.system]
 KEY = "sk-a-key-of-tests"
@@ -228,7 +230,48 @@ async def test_with_keys_the_page_loads_without_one_asks_for_it_and_uses_it(brow
         await tab.page.get_by_label("Key", exact=True).fill(KEY)
         await tab.page.keyboard.press("Enter")
         await tab.page.locator("#status").get_by_text("Ready").wait_for()
+        await tab.page.locator("#model option[value='org/demo']").wait_for(state="attached")
         assert await tab.page.get_by_label("Model").input_value() == "org/demo"
         await tab.ask("Hello")
         await answers(tab).get_by_text("Hi there").wait_for()
         assert [text for text in tab.complaints if "401" not in text] == []
+
+
+async def test_late_answers_about_a_replaced_key_change_nothing(browser: Browser) -> None:
+    is_released = asyncio.Event()
+    late: list[str] = []
+
+    def has_wrong_key(request: Request) -> bool:
+        return "sk-a-wrong-key" in request.headers.get("authorization", "")
+
+    async def answer(route: Route) -> None:
+        is_late = has_wrong_key(route.request)
+        if is_late:
+            late.append(route.request.url)
+        response = await route.fetch()
+        if is_late:
+            await is_released.wait()
+        await route.fulfill(response=response)
+
+    async with running_site(api_key_hashes=(hash_key(KEY),)) as site, new_tab(browser, site) as tab:
+        await tab.page.route(re.compile(r"/health$|/v1/models$"), answer)
+        await tab.open()
+        await tab.page.get_by_role("dialog").get_by_text("This server wants an API key.").wait_for()
+        await tab.page.get_by_label("Key", exact=True).fill("sk-a-wrong-key")
+        await tab.page.keyboard.press("Enter")
+        await tab.page.get_by_role("button", name="API key").click()
+        await tab.page.get_by_label("Key", exact=True).fill(KEY)
+        await tab.page.keyboard.press("Enter")
+        await tab.page.locator("#status").get_by_text("Ready").wait_for()
+        arrivals = asyncio.Queue[str]()
+        tab.page.on(
+            "requestfinished", lambda request: has_wrong_key(request) and arrivals.put_nowait(request.url)
+        )
+        assert len(late) == 2
+        is_released.set()
+        for _ in late:
+            await asyncio.wait_for(arrivals.get(), 20)
+        await tab.ask("Hello")
+        await answers(tab).get_by_text("Hi there").wait_for()
+        assert not await tab.page.get_by_role("dialog").is_visible()
+        assert await tab.page.locator("#status").inner_text() == "Ready"

@@ -15,7 +15,7 @@ export class ApiError extends Error {
   }
 }
 
-/** Told when the server wants a key, or another one. */
+/** Told when the server wants a key, or another one than the one in use. */
 export const keyNeeded = new EventTarget();
 
 /** Return the address of a path of the server. */
@@ -24,7 +24,8 @@ export const urlOf = (path) => new URL(path.replace(/^\//, ""), ROOT);
 /** Send a request; throws ApiError, or AbortError if `signal` says so. */
 export async function call(path, { body, signal } = {}) {
   const headers = {};
-  if (apiKey()) headers.authorization = `Bearer ${apiKey()}`;
+  const key = apiKey();
+  if (key) headers.authorization = `Bearer ${key}`;
   if (body !== undefined) headers["content-type"] = "application/json";
   let response;
   try {
@@ -40,13 +41,14 @@ export async function call(path, { body, signal } = {}) {
     throw new ApiError(0, "unreachable", "The server cannot be reached.");
   }
   if (response.ok) return response;
+  // What is said of a key that has been replaced meanwhile, nobody has to hear.
+  if (response.status === 401 && key === apiKey()) keyNeeded.dispatchEvent(new Event("needed"));
   throw await errorOf(response);
 }
 
 async function errorOf(response) {
   const body = await response.json().catch(() => ({}));
   const { message = `The server answered ${response.status}.`, code = null } = body.error ?? {};
-  if (response.status === 401) keyNeeded.dispatchEvent(new Event("needed"));
   return new ApiError(response.status, code, message, body);
 }
 

@@ -13,6 +13,7 @@ export class Status {
     this.onReady = onReady;
     this.state = "";
     this.timer = 0;
+    this.numAsked = 0;
     document.addEventListener("visibilitychange", () => this.ask());
   }
 
@@ -20,7 +21,11 @@ export class Status {
   async ask() {
     clearTimeout(this.timer);
     if (document.hidden) return;
-    this.show(await stateOf());
+    const number = ++this.numAsked;
+    const state = await stateOf();
+    // One that was asked later, with another key it may be, knows better.
+    if (number !== this.numAsked) return;
+    this.show(state);
     clearTimeout(this.timer);
     this.timer = setTimeout(() => this.ask(), INTERVAL_MS);
   }
