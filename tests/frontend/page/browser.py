@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 HAS_DRIVER = importlib.util.find_spec("playwright") is not None
 # Of a page's waits: a test never waits for a time, only this long for what has to come.
-TIMEOUT_MS = 20_000
+TIMEOUT_MS = 45_000
 
 
 @dataclass
@@ -111,21 +111,41 @@ class Tab:
 
     Attributes:
         complaints: errors of its console and of its scripts.
+        expected: words of complaints that the test brings about; they may come until the tab is closed.
     """
 
     page: Page
     site: Site
     complaints: list[str] = field(default_factory=list)
+    expected: tuple[str, ...] = ()
 
     async def open(self, view: str = "chat") -> None:
         """Load the page and wait until it has started."""
         await self.page.goto(f"{self.site.url}/#/{view}")
+        await self._started()
+
+    async def reload(self) -> None:
+        """Load the page again and wait until it has started: what is typed before that is read by nobody."""
+        await self.page.reload()
+        await self._started()
+
+    async def _started(self) -> None:
         await self.page.locator("body[data-started]").wait_for()
 
     async def ask(self, text: str) -> None:
         """Send a message."""
         await self.page.get_by_label("Message", exact=True).fill(text)
         await self.page.keyboard.press("Enter")
+
+    async def answered(self) -> None:
+        """Wait until the last answer is complete and kept; its text and counts are shown before that."""
+        answer = self.page.get_by_role("article", name="Assistant").last
+        await answer.get_by_role("button", name="Answer again").wait_for()
+
+    @property
+    def unexpected(self) -> list[str]:
+        """The complaints that the test has not brought about."""
+        return [text for text in self.complaints if not any(words in text for words in self.expected)]
 
 
 @contextlib.asynccontextmanager
@@ -153,4 +173,4 @@ async def tab(browser: Browser, site: Site) -> AsyncIterator[Tab]:
     """A tab whose console must stay empty."""
     async with new_tab(browser, site) as tab:
         yield tab
-        assert tab.complaints == []
+        assert tab.unexpected == []

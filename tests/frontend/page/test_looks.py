@@ -31,7 +31,7 @@ async def show_all(tab: Tab, view: str) -> None:
     await tab.open(view)
     if view == "chat":
         await tab.ask("Show me everything")
-        await tab.page.locator(".stats").wait_for()
+        await tab.answered()
         await tab.page.get_by_role("button", name="Settings of the answers").click()
     else:
         await tab.page.get_by_role("row", name="wait").wait_for()
@@ -89,8 +89,7 @@ async def test_a_chosen_theme_stays_and_beats_the_systems(tab: Tab) -> None:
     assert "dark" in (await button.get_attribute("aria-label") or "")
     dark = await tab.page.evaluate(ground)
     assert dark != light
-    await tab.page.reload()
-    await tab.page.locator("body[data-started]").wait_for()
+    await tab.reload()
     assert await tab.page.evaluate(ground) == dark
 
 
