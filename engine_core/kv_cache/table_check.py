@@ -9,6 +9,9 @@ from splitserve.engine_core.errors import IntegrityError
 from splitserve.engine_core.kv_cache.prefix_cache import PrefixCache
 from splitserve.engine_core.kv_cache.window import LEFT, RowBounds
 
+# A block that a row holds, with its index there and the number of its group.
+Placed = tuple[int, tuple[int, int]]
+
 
 class RowTables(NamedTuple):
     """What one row holds.
@@ -40,8 +43,9 @@ def check_tables(
         IntegrityError: names the first disagreement.
     """
     references: Counter[int] = Counter()
+    placed = [_placed(tables, bounds) for tables in rows]
     for row, tables in enumerate(rows):
-        references.update(_check_row(row, tables, bounds))
+        references.update(_check_row(row, tables, placed[row], bounds))
         if tables.table and row not in num_computed_tokens:
             raise IntegrityError(f"row {row} is free but holds blocks {tables.table}")
     cache.check_integrity(references)
@@ -50,7 +54,7 @@ def check_tables(
         for group, num_left in zip(bounds.groups, rows[row].num_left, strict=False):
             if num_left > bounds.num_left(group.window, num_computed):
                 raise IntegrityError(f"row {row} gave back a block inside its window of {group.window}")
-        for block_id, place in _placed(rows[row], bounds):
+        for block_id, place in placed[row]:
             if references[block_id] == 1 and not cache.pool.is_cached(block_id):
                 continue
             if place_of.setdefault(block_id, place) != place:
@@ -59,10 +63,10 @@ def check_tables(
                 raise IntegrityError(f"row {row} may still write to shared or cached block {block_id}")
 
 
-def _check_row(row: int, tables: RowTables, bounds: RowBounds) -> list[int]:
+def _check_row(row: int, tables: RowTables, placed: list[Placed], bounds: RowBounds) -> list[int]:
     """Check a row by itself; return the blocks that it holds."""
     table, window_table, num_left, capacity = tables
-    held = [block_id for block_id, _place in _placed(tables, bounds)]
+    held = [block_id for block_id, _place in placed]
     if len(set(held)) != len(held) or LEFT in held:
         raise IntegrityError(f"row {row} holds a block twice, or none: {table}, {window_table}")
     for group, num_gone in zip(bounds.groups, num_left, strict=False):
@@ -75,16 +79,18 @@ def _check_row(row: int, tables: RowTables, bounds: RowBounds) -> list[int]:
     return held
 
 
-def _placed(tables: RowTables, bounds: RowBounds) -> list[tuple[int, tuple[int, int]]]:
-    """Return each block that a row holds with its index and the number of its group.
+def _placed(tables: RowTables, bounds: RowBounds) -> list[Placed]:
+    """Return each block that a row holds.
 
     Raises:
         IntegrityError: an entry that is said to have left is still there.
     """
+    if not tables.num_left:
+        return []
     width = bounds.num_window_groups
     per_group = zip(bounds.groups, tables.num_left, strict=False)
     num_left = [num_gone for group, num_gone in per_group for _ in range(group.num_groups)]
-    placed: list[tuple[int, tuple[int, int]]] = []
+    placed: list[Placed] = []
     for group, num_gone in enumerate(num_left):
         column = tables.window_table[group - 1 :: width] if group else tables.table
         if column[:num_gone] != [LEFT] * num_gone:

@@ -114,11 +114,14 @@ class TenantCounters:
 
     def check_integrity(self, num_open: Mapping[int, int]) -> None:
         """Raise IntegrityError unless the counts of requests in flight are these, by slot."""
-        for slot, count in enumerate(self._num_open):
-            if count != num_open.get(slot, 0):
-                raise IntegrityError(
-                    f"tenant slot {slot} counts {count} requests, {num_open.get(slot, 0)} are in flight"
-                )
+        counted = {slot: count for slot, count in enumerate(self._num_open) if count}
+        in_flight = {slot: count for slot, count in num_open.items() if count}
+        if counted != in_flight:
+            slot = min(slot for slot, _count in counted.items() ^ in_flight.items())
+            wanted = in_flight.get(slot, 0)
+            raise IntegrityError(
+                f"tenant slot {slot} counts {self._num_open[slot]} requests, {wanted} are in flight"
+            )
         idle = {slot for slot in self._slots.values() if self._num_open[slot] == 0}
         if idle != set(self._idle):
             raise IntegrityError(f"idle tenant slots {sorted(self._idle)} instead of {sorted(idle)}")
