@@ -13,6 +13,7 @@ class Options:
         streams: open at a time.
         rate: new requests per second: while streams are opened, or of S3.
         seconds: length of what is measured.
+        settle_s: S1, S2, S7: all streams are open for so long before anything is measured.
         step_ms: duration of an engine's step, in which every stream gets a token.
         frontends, engines, clients: processes of each kind.
         tokens: of a request that ends by itself.
@@ -22,6 +23,7 @@ class Options:
     streams: int = 10_000
     rate: float = 300.0
     seconds: float = 60.0
+    settle_s: float = 5.0
     step_ms: float = 1000.0
     frontends: int = 4
     engines: int = 1

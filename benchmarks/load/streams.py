@@ -24,7 +24,6 @@ from benchmarks.load.report import LevelReport
 from benchmarks.load.servers import Layout, Servers
 from benchmarks.load.timed_engine import right_text
 
-SETTLE_S = 5.0
 OPEN_LIMIT_S = 300.0
 MAX_TOKENS = CONTEXT_TOKENS - 64
 WARM_UP_TOKENS = 2
@@ -157,7 +156,7 @@ def _hold(folder: Path, servers: Servers, options: Options, readers: list[Reader
     clients = Clients(folder, _plan("hold", asks), options.clients)
     try:
         servers.wait_until(lambda: servers.metric("num_requests_running") >= num_read, OPEN_LIMIT_S)
-        time.sleep(SETTLE_S + options.step_ms / 1000)
+        time.sleep(options.settle_s + options.step_ms / 1000)
         begin = Moment(time.time(), servers.look(), clients.cpu_s)
         time.sleep(options.seconds)
         end = Moment(time.time(), servers.look(), clients.cpu_s)

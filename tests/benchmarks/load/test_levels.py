@@ -26,7 +26,7 @@ def kept(report: LevelReport, *what: str) -> None:
 
 @pytest.mark.parametrize("level", ["s1", "s2", "s7"])
 def test_streams_are_held_open_and_are_right(level: str) -> None:
-    options = replace(DEFAULTS[level], streams=20, seconds=1.0, step_ms=100.0, frontends=1)
+    options = replace(DEFAULTS[level], streams=20, seconds=1.0, settle_s=0.2, step_ms=100.0, frontends=1)
     report = run(level, options)
     kept(report, "wrong or ended streams")
     assert any(name.endswith("added latency, ms") for name in report.figures)
