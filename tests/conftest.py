@@ -5,9 +5,12 @@ from __future__ import annotations
 import importlib.util
 import signal
 from collections.abc import Iterator
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
+
+from tests.halves import is_left_out
 
 if TYPE_CHECKING:
     from tests.checkpoints import CheckpointCache
@@ -24,6 +27,13 @@ if importlib.util.find_spec("hypothesis") is not None:
     # For `make soak`: pytest --hypothesis-profile=fresh --hypothesis-seed=N draws the examples of that seed.
     settings.register_profile("fresh", settings.get_profile("tests"), derandomize=False)
     settings.load_profile("tests")
+
+
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """Leave out files that have nothing of what is asked for."""
+    if collection_path.match("test_*.py") and is_left_out(collection_path, config.option.markexpr):
+        return True
+    return None
 
 
 @pytest.fixture(scope="session", autouse=True)

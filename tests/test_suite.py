@@ -13,6 +13,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.halves import MARK, is_left_out
+
 ROOT = Path(__file__).resolve().parent
 # Calls that fail a test, by the end of their names: pytest's, and the assert_... of torch, numpy and mocks.
 FAILING = ("pytest.raises", "pytest.warns", "pytest.fail")
@@ -152,3 +154,34 @@ def is_file_mark(node: ast.Assign) -> bool:
 )
 def test_every_room_has_tests_that_are_not_slow(room: Path) -> None:
     assert any(map(has_quick_tests, room.glob("test_*.py")))
+
+
+FILES = {
+    "none": "def test_it(): pass\n",
+    "some": "pytestmark = pytest.mark.slow\n\n@pytest.mark.system\ndef test_it(): pass\n",
+    "one case": "CASES = [pytest.param(1, marks=pytest.mark.system)]\n",
+    "all": "pytestmark = pytest.mark.system\n",
+    "all, in a list": "pytestmark = [\n    pytest.mark.slow,\n    pytest.mark.system,\n]\n",
+}
+
+
+@pytest.mark.parametrize(
+    ("expression", "left_out"),
+    [("system", {"none"}), ("not system", {"all", "all, in a list"}), ("not slow", set()), ("", set())],
+)
+def test_a_file_is_left_out_if_nothing_of_it_is_asked_for(
+    tmp_path: Path, expression: str, left_out: set[str]
+) -> None:
+    path = tmp_path / "test_x.py"
+    found = set()
+    for name, text in FILES.items():
+        path.write_text(text)
+        if is_left_out(path, expression):
+            found.add(name)
+    assert found == left_out
+
+
+def test_no_file_gets_the_mark_of_system_tests_in_another_way() -> None:
+    """What does not name it would be left out: a mark that is imported, or set by a fixture's file."""
+    others = [path for path in ROOT.rglob("*.py") if not path.name.startswith("test_")]
+    assert [path.name for path in others if MARK in path.read_text() and path.name != "halves.py"] == []
