@@ -273,9 +273,10 @@ async def test_an_error_after_the_beginning_is_an_event(client: httpx.AsyncClien
 
 async def test_silence_is_broken_by_a_ping(make_client: ClientFactory, pool: FakePool) -> None:
     async def script(request: GenerationRequest) -> AsyncGenerator[OutputDelta, None]:
-        await asyncio.sleep(0.05)
+        # A busy machine may begin to count the silence a while after it begins.
+        await asyncio.sleep(0.25)
         yield OutputDelta(0, "a", [97])
-        await asyncio.sleep(0.05)
+        await asyncio.sleep(0.25)
         yield OutputDelta(0, "b", [98], finish_reason="stop")
 
     pool.script = script

@@ -287,9 +287,10 @@ async def test_an_idle_stream_gets_comments_before_and_between_tokens(
     make_client: ClientFactory, pool: FakePool
 ) -> None:
     async def script(request: GenerationRequest) -> AsyncGenerator[OutputDelta, None]:
-        await asyncio.sleep(0.05)
+        # A busy machine may begin to count the silence a while after it begins.
+        await asyncio.sleep(0.25)
         yield OutputDelta(0, "a", [97])
-        await asyncio.sleep(0.05)
+        await asyncio.sleep(0.25)
         yield OutputDelta(0, "b", [98], finish_reason="stop")
 
     pool.script = script
@@ -304,7 +305,7 @@ async def test_an_idle_stream_gets_comments_before_and_between_tokens(
 
 async def test_an_error_after_a_keep_alive_is_an_event(make_client: ClientFactory, pool: FakePool) -> None:
     async def script(request: GenerationRequest) -> AsyncGenerator[OutputDelta, None]:
-        await asyncio.sleep(0.03)
+        await asyncio.sleep(0.25)
         raise OverloadedError("full")
         yield
 
