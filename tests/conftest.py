@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import inspect
 import signal
 from collections.abc import Iterator
 from pathlib import Path
@@ -42,6 +43,21 @@ def no_proxy() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patched:
         for name in ("NO_PROXY", "no_proxy"):
             patched.setenv(name, "*")
+        yield
+
+
+@pytest.fixture(scope="session", autouse=True)
+def patient_http() -> Iterator[None]:
+    """By default httpx waits 5 s, which a server on a busy machine may need for its first answer."""
+    if importlib.util.find_spec("httpx") is None:
+        yield
+        return
+    import httpx
+
+    default = inspect.signature(httpx.get).parameters["timeout"].default
+    with pytest.MonkeyPatch.context() as patched:
+        for phase in ("connect", "read", "write", "pool"):
+            patched.setattr(default, phase, 60.0)
         yield
 
 

@@ -137,7 +137,7 @@ def test_broken_http_does_not_end_the_server(server: Server) -> None:
         b"GET / HTTP/9.9\r\n\r\n",
         b"POST /v1/completions HTTP/1.1\r\nContent-Length: -5\r\n\r\n",
     ):
-        with socket.create_connection(("127.0.0.1", port), timeout=5) as sock:
+        with socket.create_connection(("127.0.0.1", port), timeout=60) as sock:
             sock.sendall(raw)
             sock.shutdown(socket.SHUT_WR)
             while sock.recv(4096):

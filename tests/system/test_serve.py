@@ -54,7 +54,7 @@ def test_serve_answers_and_leaves_nothing_behind(
         assert len(children) >= 3, "an engine-core, its worker and an api-frontend"
         shared = shared_memory(children)
         assert process.stop(sig) == 0
-        psutil.wait_procs(children, timeout=5)
+        psutil.wait_procs(children, timeout=30)
         assert [command_of(child) for child in children if child.is_running()] == []
     leftovers = [path for path in folder.rglob("*") if path.name != "serve.log" and not path.is_dir()]
     assert leftovers == []
@@ -79,7 +79,7 @@ def test_a_killed_frontend_is_replaced_and_the_engine_stays(
             pids = {c.pid for c in process.children() if "splitserve.frontend.cli" in command_of(c)}
             return len(pids) == 2 and by_name["splitserve.frontend.cli"][0].pid not in pids
 
-        deadline = time.monotonic() + 20
+        deadline = time.monotonic() + 60
         while not replaced():
             assert time.monotonic() < deadline, process.text()
             time.sleep(0.05)
@@ -101,7 +101,7 @@ def test_a_port_in_use_is_said_before_anything_starts(folder: Path) -> None:
             cwd=ROOT,
             capture_output=True,
             text=True,
-            timeout=20,
+            timeout=60,
         )
     assert done.returncode != 0
     assert str(port) in done.stderr
@@ -141,7 +141,7 @@ def test_version_and_help_load_nothing_heavy(module: str) -> None:
             cwd=ROOT,
             capture_output=True,
             text=True,
-            timeout=20,
+            timeout=60,
         )
         assert done.returncode == 0
         assert done.stdout.strip()

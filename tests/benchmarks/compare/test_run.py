@@ -167,6 +167,7 @@ def test_the_limit_of_a_round_stands_beside_its_turns(
 
 @pytest.mark.slow
 @pytest.mark.system
+@pytest.mark.timeout(400)
 def test_our_engine_is_measured_offline_and_over_http(
     small_model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

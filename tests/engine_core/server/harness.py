@@ -40,7 +40,7 @@ from tests.engine_core.executor.fake_worker import LOADED_ONCE
 from tests.engine_core.processes import wait_ended
 
 ROOT = Path(__file__).resolve().parents[3]
-DEADLINE_S = 20.0
+DEADLINE_S = 60.0
 SIMULATED = ("splitserve.engine_core.cli", "--executor", "simulated")
 FAKE_ENGINE = "tests.engine_core.server.fake_engine"
 MODEL = {"vocab_size": 32000, "max_position_embeddings": 4096, "eos_token_id": 2}

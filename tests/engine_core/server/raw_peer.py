@@ -6,7 +6,7 @@ import contextlib
 import socket
 import struct
 
-DEADLINE_S = 20.0
+DEADLINE_S = 60.0
 GREETING = b"\xff" + bytes(8) + b"\x7f\x03\x00" + b"NULL".ljust(20, b"\0") + bytes(32)
 _COMMAND = 4
 

@@ -50,7 +50,7 @@ def running(
 
 def end(process: subprocess.Popen[str]) -> int:
     process.send_signal(signal.SIGTERM)
-    return process.wait(timeout=20)
+    return process.wait(timeout=60)
 
 
 def test_it_starts_before_any_engine_and_ends_on_sigterm() -> None:

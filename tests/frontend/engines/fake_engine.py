@@ -25,7 +25,7 @@ from splitserve.engine_core.ipc.wire import ModelInfo
 from tests.frontend.engines.messages import pong, ready
 
 M = TypeVar("M", bound=FrontendMessage)
-DEADLINE_S = 20.0
+DEADLINE_S = 60.0
 
 
 class FakeEngine:

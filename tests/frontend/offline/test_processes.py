@@ -21,7 +21,7 @@ from splitserve.frontend.offline.outputs import collect_outputs
 
 pytestmark = pytest.mark.system
 
-DEADLINE_S = 30.0
+DEADLINE_S = 60.0
 LONG = SamplingParams(max_tokens=500, ignore_eos=True, seed=3)
 
 SCRIPT = """

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-_START_S = 30.0
+_START_S = 60.0
 
 
 def _wait_for(condition: Callable[[], object], process: subprocess.Popen[bytes], log: Path) -> None:

@@ -18,7 +18,7 @@ from tests.frontend.http.app_fixtures import ServerFactory
 from tests.frontend.http.connection.test_http_protocol import ONE, STATUS, post, talk
 from tests.frontend.http.fake_pool import FakePool
 
-DEADLINE_S = 10
+DEADLINE_S = 60
 
 
 class Held:
