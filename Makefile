@@ -29,7 +29,7 @@ unexport PYTHONDONTWRITEBYTECODE
 # What was asked for is part of the name, so that asking for something else builds it.
 INSTALLED := $(VENV)/.installed$(SPLITSERVE_CUDA)
 
-.PHONY: serve kernels packages test test-all test-half-1 test-half-2 coverage soak soak-server fuzz bench compare check gpu-wheels gpu-check \
+.PHONY: serve kernels packages test test-all test-worker test-frontend test-rest coverage soak soak-server fuzz bench compare check gpu-wheels gpu-check \
 	gpu-sanitize page-libraries page-browser wheel try-wheel docs docs-serve docs-release release lint types format clean
 
 $(VENV)/.created:
@@ -126,16 +126,16 @@ serve: $(or $(wildcard $(INSTALLED)),$(INSTALLED)-native)
 test: $(VENV)/.installed-test
 	$(BIN)/pytest -m 'not slow'
 
-# All tests: about three times as long. Two halves side by side, then those that start whole servers, by themselves.
+# All tests: about three times as long. Two parts at a time, then those that start whole servers, by themselves.
 test-all: $(VENV)/.installed-test
-	$(MAKE) --jobs 2 --output-sync=target test-half-1 test-half-2
+	$(MAKE) --jobs 2 --output-sync=target $(BESIDE) test-worker test-rest test-frontend
 	$(BIN)/pytest -m system
 
 # Without this make's job server, which is not theirs.
-test-half-1:
-	env -u MAKEFLAGS $(BIN)/pytest -m 'not system' tests/worker tests/frontend
+test-worker test-frontend:
+	env -u MAKEFLAGS $(BIN)/pytest -m 'not system' tests/$(@:test-%=%)
 
-test-half-2:
+test-rest:
 	env -u MAKEFLAGS $(BIN)/pytest -m 'not system' --ignore tests/worker --ignore tests/frontend
 
 # How much of what decides they cover; counting makes the property tests several times as slow.
@@ -188,7 +188,9 @@ gpu-check:
 gpu-sanitize:
 	PYTHON=$(PYTHON) .ci/gpu-check --sanitize
 
-check: $(VENV)/.installed-test lint types test-all
+# mypy takes one processor: it is the first of the parts.
+check: BESIDE := types
+check: $(VENV)/.installed-test lint test-all
 
 lint: $(VENV)/.installed-test
 	$(BIN)/ruff check .
