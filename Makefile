@@ -75,10 +75,10 @@ $(INSTALLED)-native: $(VENV)/.created $(SOURCES)
 # instructor has a folder of its own: it needs an older openai than the others.
 $(VENV)/.installed-test: $(INSTALLED)
 	@echo "== packages for tests =="
-	$(PIP) --no-build-isolation -e '.[test,agents,dev,bench,ray]' || \
-		$(PIP) --no-build-isolation -e '.[test,agents,dev,bench]' || \
-		$(PIP) --no-build-isolation -e '.[test,dev,bench]'
-	-$(PIP) --quiet --upgrade --target $(VENV)/instructor 'instructor>=1.17,<2'
+	$(PIP) --no-compile --no-build-isolation -e '.[test,agents,dev,bench,ray]' || \
+		$(PIP) --no-compile --no-build-isolation -e '.[test,agents,dev,bench]' || \
+		$(PIP) --no-compile --no-build-isolation -e '.[test,dev,bench]'
+	-$(PIP) --quiet --no-compile --upgrade --target $(VENV)/instructor 'instructor>=1.17,<2'
 	touch $@
 
 # Chromium, for the tests of the page; without one they are skipped.
