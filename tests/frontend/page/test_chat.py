@@ -50,6 +50,7 @@ async def test_an_answer_appears_while_it_is_written_with_markdown_code_and_coun
     assert await tab.page.get_by_role("button", name="Stop").is_visible()
     tab.site.answers.gate.set()
     await tab.page.get_by_role("button", name="Send", exact=True).wait_for()
+    await tab.answered()
     answer = answers(tab)
     assert await answer.locator("strong").inner_text() == "bold"
     assert await answer.locator("pre code.hljs .hljs-built_in").inner_text() == "print"
