@@ -20,7 +20,7 @@ class AttentionMetadata(NamedTuple):
             [R, 0] if there is no KV cache.
         cu_seqlens_q: [R + 1] offset of each row's first token; the last element is T.
         seq_lens: [R] context length of each row, including this step's tokens.
-        token_types: [T] 1 for tokens of the second text of a pair, otherwise 0; None if no model asks for it.
+        token_types: [T] 1 for tokens of the second text of a pair, otherwise 0; None without pairs.
         adapters: [T] slot of each token's adapter, -1 for none; None if no token has one.
         window_slots: [G, T] slot_mapping of each window group, for layers with a window if others have none;
             None if all layers are alike.

@@ -71,14 +71,18 @@ class StepLayout:
 
     def _whole_rows(self, index: Index, ends: Int32, tokens: StepTokens) -> AttentionMetadata:
         """The layout of a model without a KV cache, which may tell the two texts of a row apart."""
-        second_at = self.second_at[tokens.rows]
         return AttentionMetadata(
             positions=torch.from_numpy(tokens.positions.astype(np.int32)),
             slot_mapping=torch.empty(0, dtype=torch.int32),
             block_tables=torch.empty(len(index), 0, dtype=torch.int32),
             cu_seqlens_q=torch.from_numpy(tokens.cu_seqlens),
             seq_lens=torch.from_numpy(ends),
-            token_types=torch.from_numpy(
-                ((second_at > 0) & (tokens.positions >= second_at)).astype(np.int32)
-            ),
+            token_types=self._token_types(index, tokens),
         )
+
+    def _token_types(self, index: Index, tokens: StepTokens) -> torch.Tensor | None:
+        """Return the type of each token, None without pairs."""
+        if not self.second_at[index].any():
+            return None
+        second_at = self.second_at[tokens.rows]
+        return torch.from_numpy(((second_at > 0) & (tokens.positions >= second_at)).astype(np.int32))

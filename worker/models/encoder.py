@@ -117,13 +117,13 @@ class _Embeddings:
     def __call__(self, token_ids: torch.Tensor, meta: AttentionMetadata) -> torch.Tensor:
         x = self._words(token_ids)
         if self._types is not None:
-            self._ops.add(x, x, self._types(self._types_of(token_ids, meta)))
+            self._ops.add(x, x, self._types_of(self._types, token_ids, meta))
         if self._positions is not None:
             return self._norm.add(self._positions(meta.positions), x)
         return self._norm(x)
 
-    def _types_of(self, token_ids: torch.Tensor, meta: AttentionMetadata) -> torch.Tensor:
-        """Return the type of each token; with one type, texts of a pair are not told apart."""
+    def _types_of(self, table: Embedding, token_ids: torch.Tensor, meta: AttentionMetadata) -> torch.Tensor:
+        """Return the vectors of the tokens' types, one row for all if texts of a pair are not told apart."""
         if meta.token_types is None or not self._tells_texts_apart:
-            return torch.zeros_like(token_ids)
-        return meta.token_types
+            return table(torch.zeros_like(token_ids[:1])).expand(token_ids.shape[0], -1)
+        return table(meta.token_types)

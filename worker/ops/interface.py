@@ -152,7 +152,7 @@ class Kernels(ABC, Generic[MatrixT_contra]):
         Args:
             out: [T, H]; out may be x or y.
             x: like out.
-            y: like out.
+            y: like out; it may be one row that is expanded to T.
         """
         self._add(out, x, y)
 

@@ -82,6 +82,12 @@ def test_without_a_cache_rows_have_token_types_and_no_slots() -> None:
     assert inputs.sampling.tolist() == [0, 1]
 
 
+def test_rows_without_pairs_have_no_token_types() -> None:
+    inputs = whole_batch().prepare(SchedulerOutput(1, pack_int32([2]), pack_int32([2])))
+    assert inputs.token_ids.tolist() == [9, 10]
+    assert inputs.meta.token_types is None
+
+
 @pytest.mark.parametrize("num_tokens", [1, 3, 5])
 def test_without_a_cache_rows_are_computed_whole(num_tokens: int) -> None:
     with pytest.raises(WorkerError, match="row 0 would compute up to token"):

@@ -49,6 +49,8 @@ def test_sums_and_products_are_rounded_once(size: int, dtype: torch.dtype) -> No
     assert_same_bits(out, x + y)
     ops.add(out, out, y)
     assert_same_bits(out, x + y + y)
+    ops.add(out, x, y[3:4].expand(7, -1))
+    assert_same_bits(out, x + y[3:4])
     ops.scale(out, x, 0.22)
     assert_same_bits(out, (x.float() * 0.22).to(dtype))
     ops.scale(out, out, 3.0)
