@@ -92,9 +92,9 @@ struct Scoring {
 // rarely then, and no weight is above 2^kSlack.
 inline constexpr float kSlack = 8.0f;
 
-// Puts -inf in place of what a row does not see of a chunk, whatever that is.
-SPLITSERVE_INLINE void hide_unseen(Range seen, float* dots) {
-  for (int64_t first = 0; first < kChunk; first += kLanes) {
+// Puts -inf in place of what a row does not see of a part of a chunk, whatever that is.
+SPLITSERVE_INLINE void hide_unseen(Range seen, Range part, float* dots) {
+  for (int64_t first = part.begin; first < part.end; first += kLanes) {
     const IntVec j = lane_ids() + static_cast<int32_t>(first);
     const IntVec is_seen = (j >= static_cast<int32_t>(seen.begin)) & (j < static_cast<int32_t>(seen.end));
     store(dots + first, is_seen ? load(dots + first) : broadcast(-__builtin_inff()));
@@ -151,15 +151,13 @@ SPLITSERVE_INLINE Vec weight_of(Vec score) {
   return sizeof(T) == sizeof(BFloat16) ? exp2_to_bfloat16(score) : exp2(score);
 }
 
-// Turns the dot products of a row with a chunk, [kChunk], into weights and adds them to the row's sum, after
-// scaling what the row has summed up so far if need be. The row sees some of the chunk.
-template <typename T, typename Scales = NoScales>
-SPLITSERVE_INLINE void weigh(const Scoring& scoring, Range seen, const State& state, int64_t row, float* dots,
-                             Shared<T>* weights, const Scales& scales = {}) {
-  const float factor = scoring.apply(dots);
-  if (seen.begin > 0 || seen.end < kChunk) hide_unseen(seen, dots);
-  Vec highest = load(dots);
-  for (int64_t j = kLanes; j < kChunk; j += kLanes) highest = max(highest, load(dots + j));
+// Turns the dot products of a row with `part` of a chunk, which are whole pairs of registers, into weights
+// and adds them to the row's sum, after scaling what the row has summed up so far if need be.
+template <typename T, typename Scales>
+SPLITSERVE_INLINE void weigh_part(float factor, Range part, const State& state, int64_t row,
+                                  const float* dots, Shared<T>* weights, const Scales& scales) {
+  Vec highest = load(dots + part.begin);
+  for (int64_t j = part.begin + kLanes; j < part.end; j += kLanes) highest = max(highest, load(dots + j));
   highest *= factor;
   if (any_above(highest, state.reference[row] + kSlack)) state.raise(row, max_lanes(highest));
   const Vec reference = broadcast(state.reference[row]);
@@ -167,9 +165,25 @@ SPLITSERVE_INLINE void weigh(const Scoring& scoring, Range seen, const State& st
     return weight_of<T>(fma(load(dots + j), broadcast(factor), -reference));
   };
   Vec sum = load(state.sums + row * kLanes);
-  for (int64_t j = 0; j < kChunk; j += 2 * kLanes)
+  for (int64_t j = part.begin; j < part.end; j += 2 * kLanes)
     sum = scales.template store<T>(weights, j, weight(j), weight(j + kLanes), sum);
   store(state.sums + row * kLanes, sum);
+}
+
+// The same with all that the row sees of a chunk, which is some of it; dots and weights are [kChunk]. What it
+// does not see has weights of zero.
+template <typename T, typename Scales = NoScales>
+SPLITSERVE_INLINE void weigh(const Scoring& scoring, Range seen, const State& state, int64_t row, float* dots,
+                             Shared<T>* weights, const Scales& scales = {}) {
+  const float factor = scoring.apply(dots);
+  if (seen.begin == 0 && seen.end == kChunk)
+    return weigh_part<T>(factor, {0, kChunk}, state, row, dots, weights, scales);
+  constexpr int64_t kPair = 2 * kLanes;
+  const Range part{seen.begin / kPair * kPair, round_up(seen.end, kPair)};
+  for (int64_t j = 0; j < part.begin; ++j) weights[j] = {};
+  for (int64_t j = part.end; j < kChunk; ++j) weights[j] = {};
+  hide_unseen(seen, part, dots);
+  weigh_part<T>(factor, part, state, row, dots, weights, scales);
 }
 
 }  // namespace

@@ -27,9 +27,7 @@ class PackedHead {
   void pack(TokenRows keys, TokenRows values) const {
     for (int64_t start = 0; start < length; start += kChunk) {
       const int64_t count = min_of(kChunk, length - start);
-      // What a register holds beyond the end is never seen, but is multiplied.
-      if (count < kChunk)
-        std::memset(keys_at(start), 0, static_cast<size_t>(2 * kChunk * head_dim) * sizeof(T));
+      hide_keys(reinterpret_cast<char*>(keys_at(start)), count);
       const TokenRows key_rows{keys.data + start * keys.stride, keys.stride};
       const TokenRows value_rows{values.data + start * values.stride, values.stride};
       constexpr int64_t kElement = sizeof(T);
@@ -50,6 +48,14 @@ class PackedHead {
   }
 
  private:
+  // What a register holds of keys beyond the end is never seen, but is multiplied: it is zero. Of values
+  // nothing beyond it is read, or it is masked.
+  void hide_keys(char* keys, int64_t count) const {
+    const int64_t whole = count / kLanes * kLanes, units = head_dim * static_cast<int64_t>(sizeof(T)) / 4;
+    if (whole == count) return;
+    for (int64_t unit = 0; unit < units; ++unit) store_units(keys + (unit * kChunk + whole) * 4, UintVec{});
+  }
+
   T* keys_at(int64_t start) const { return memory + 2 * start * head_dim; }
   T* values_at(int64_t start) const { return keys_at(start) + kChunk * head_dim; }
 
@@ -84,7 +90,7 @@ class WholeTile {
     state.clear(rows);
     copy_queries();
     const int64_t begin = seen_by(0, 0).begin / kChunk * kChunk;
-    const int64_t end = p.reach > 0 ? min_of(length, position_of(rows - 1) + p.reach + 1) : length;
+    const int64_t end = p.reach > 0 ? min_of(length, place_of(rows - 1).position + p.reach + 1) : length;
     for (int64_t start = begin; start < end; start += kChunk) add_chunk(packed.chunk(start), start, state);
     write(state);
   }
@@ -102,16 +108,28 @@ class WholeTile {
     return like;
   }
 
-  int64_t position_of(int64_t row) const { return (first_row + row) / group; }
+  // The token of a row within its sequence, and its head.
+  struct Place {
+    int64_t position, head;
+  };
+
+  SPLITSERVE_INLINE Place place_of(int64_t row) const {
+    const int64_t index = first_row + row;
+    // The common case, without a division.
+    if (group == 1) return {index, kv_head};
+    return {index / group, kv_head * group + index % group};
+  }
 
   const T* query_of(int64_t row) const {
-    return static_cast<const T*>(p.q.data) + (first_token + position_of(row)) * p.q.token_stride +
-           (kv_head * group + (first_row + row) % group) * p.q.head_stride;
+    const Place place = place_of(row);
+    return static_cast<const T*>(p.q.data) + (first_token + place.position) * p.q.token_stride +
+           place.head * p.q.head_stride;
   }
 
   T* out_of(int64_t row) const {
-    return static_cast<T*>(p.out) + (first_token + position_of(row)) * p.out_token_stride +
-           (kv_head * group + (first_row + row) % group) * p.out_head_stride;
+    const Place place = place_of(row);
+    return static_cast<T*>(p.out) + (first_token + place.position) * p.out_token_stride +
+           place.head * p.out_head_stride;
   }
 
   // Brings the rows' queries together, with zeros behind each up to query_stride.
@@ -119,7 +137,8 @@ class WholeTile {
     for (int64_t row = 0; row < rows; ++row) {
       Shared<T>* const query = queries + row * query_stride;
       copy_shared(query, query_of(row), p.head_dim);
-      std::memset(query + p.head_dim, 0, static_cast<size_t>(query_stride - p.head_dim) * sizeof *query);
+      if (query_stride > p.head_dim)
+        std::memset(query + p.head_dim, 0, static_cast<size_t>(query_stride - p.head_dim) * sizeof *query);
     }
   }
 
@@ -127,7 +146,7 @@ class WholeTile {
   Range seen_by(int64_t row, int64_t start) const {
     const int64_t end = min_of(kChunk, length - start);
     if (p.reach == 0) return {0, end};
-    const int64_t position = position_of(row) - start;
+    const int64_t position = place_of(row).position - start;
     return {max_of(0, position - p.reach), min_of(end, position + p.reach + 1)};
   }
 
