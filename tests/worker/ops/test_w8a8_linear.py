@@ -65,6 +65,15 @@ def test_products_are_exact_without_avx_vnni(isa: str, rows: int) -> None:
     assert_same_bits(out, reference(x, matrix, None))
 
 
+def test_numbers_halfway_between_two_codes_become_the_even_one() -> None:
+    x = torch.cat([torch.tensor([127.0]), torch.arange(-126.5, 127)])[None].bfloat16()
+    weight = PackedWeight((255, 255), torch.bfloat16, "w8a8")
+    weight.fill_codes(Quantized(torch.eye(255, dtype=torch.int8), torch.ones(255)))
+    out = torch.empty(1, 255)
+    ops.linear(out, x, weight)
+    assert torch.equal(out, x.float().round())
+
+
 def test_all_codes_of_a_file_are_multiplied_exactly() -> None:
     codes = ((torch.arange(72)[:, None] * 7 + torch.arange(288)) % 256 - 128).to(torch.int8)
     weight = PackedWeight((72, 288), torch.bfloat16, "w8a8")
