@@ -38,6 +38,17 @@ inline bool detect_avx_vnni() {
 #endif
 }
 
+// Of processors that run AVX-512 BF16: those of Intel take two cycles for a product of pairs, in which they
+// could make four of floats.
+inline bool detect_slow_pairs() {
+#if SPLITSERVE_X86
+  __builtin_cpu_init();
+  return __builtin_cpu_is("intel") != 0;
+#else
+  return false;
+#endif
+}
+
 inline Isa detect_isa() {
 #if SPLITSERVE_X86
   __builtin_cpu_init();

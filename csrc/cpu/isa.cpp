@@ -23,6 +23,8 @@ const Isa kBest = std::min(detect_isa(), kNewest);
 std::atomic<Isa> g_isa{kBest};
 const bool kHasAvxVnni = kBest >= Isa::kAvx2 && detect_avx_vnni();
 std::atomic<bool> g_avx_vnni{kHasAvxVnni};
+const bool kHasSlowPairs = kBest >= Isa::kAvx512Bf16 && detect_slow_pairs();
+std::atomic<bool> g_multiplies_floats{kHasSlowPairs};
 
 const char* name_of(Isa isa) { return kIsaNames[static_cast<int>(isa)]; }
 
@@ -36,6 +38,12 @@ void check_built() {
 void set_avx_vnni(bool is_used) {
   SPLITSERVE_CHECK_VALUE(kHasAvxVnni || !is_used, "is_used: this processor has no AVX-VNNI");
   g_avx_vnni.store(is_used, std::memory_order_relaxed);
+}
+
+void set_multiplies_floats(bool is_used) {
+  SPLITSERVE_CHECK_VALUE(kHasSlowPairs || !is_used,
+                         "is_used: this processor multiplies bfloat16 as fast, or not at all");
+  g_multiplies_floats.store(is_used, std::memory_order_relaxed);
 }
 
 constexpr int kMaxThreads = 1024;
@@ -83,6 +91,8 @@ int64_t get_num_threads() { return num_threads(); }
 
 bool uses_avx_vnni() { return g_avx_vnni.load(std::memory_order_relaxed); }
 
+bool multiplies_floats() { return g_multiplies_floats.load(std::memory_order_relaxed); }
+
 Isa current_isa() { return g_isa.load(std::memory_order_relaxed); }
 
 int num_threads() { return g_num_threads.load(std::memory_order_relaxed); }
@@ -94,5 +104,7 @@ SPLITSERVE_EXPORT(cpu_isas, splitserve::cpu_isas);
 SPLITSERVE_EXPORT(set_isa, splitserve::set_isa);
 SPLITSERVE_EXPORT(uses_avx_vnni, splitserve::uses_avx_vnni);
 SPLITSERVE_EXPORT(set_avx_vnni, splitserve::set_avx_vnni);
+SPLITSERVE_EXPORT(multiplies_floats, splitserve::multiplies_floats);
+SPLITSERVE_EXPORT(set_multiplies_floats, splitserve::set_multiplies_floats);
 SPLITSERVE_EXPORT(set_num_threads, splitserve::set_num_threads);
 SPLITSERVE_EXPORT(get_num_threads, splitserve::get_num_threads);

@@ -1,9 +1,10 @@
 // Blocks of rows against panels of a linear layer, in vector registers, for many rows: weights are decoded
 // once for all rows of a block, a stretch of inputs at a time. They become bfloat16 on processors that
-// multiply it, else floats, and so do the rows.
+// multiply it fast, else floats, and so do the rows.
 //
 // Every lane of the sums walks the inputs from their start, in groups if they are scaled in groups, as in
-// panel_tile.h: the bits are the same.
+// panel_tile.h: the bits are the same. So where a product of bfloat16 is an instruction, floats are
+// multiplied as it does: of a pair the second input first, with denormals taken as zero and made zero.
 #pragma once
 
 #include <type_traits>
@@ -17,13 +18,12 @@
 namespace splitserve::SPLITSERVE_ISA {
 namespace {
 
-#if defined(__AVX512BF16__)
-using Decoded = BFloat16;
-#else
-using Decoded = float;
-#endif
 // Inputs that one step multiplies.
+template <typename Decoded>
 inline constexpr int64_t kStepInputs = DotStep<Decoded>::kPair;
+// Whether floats stand for the pairs of an instruction that multiplies bfloat16.
+template <typename Decoded>
+inline constexpr bool kStandsForPairs = std::is_same_v<Decoded, float> && !DotStep<BFloat16>::kIsFloat;
 
 // Inputs of a stretch: whole groups, whose weights stay in the L1 cache.
 inline constexpr int64_t kStretchInputs = 128;
@@ -34,6 +34,7 @@ inline constexpr int kDecodedRows = kLanes == 16 ? 12 : 6, kDecodedVecs = 2;
 inline constexpr int64_t kDecodedCols = kDecodedVecs * kLanes;
 
 // Rows as they are multiplied, and how far they are apart.
+template <typename Decoded>
 struct DecodedRows {
   const Decoded* data;
   int64_t stride;
@@ -52,24 +53,59 @@ struct DecodedGroups {
 };
 
 // sums += x . weights [steps, 32], of kDecodedCols outputs.
-template <int kRows>
-SPLITSERVE_INLINE void add_steps(Vec (&sums)[kRows][kDecodedVecs], const DecodedRows& x,
-                                 const Decoded* weights, int64_t steps) {
+template <int kRows, typename Decoded>
+SPLITSERVE_INLINE void add_each(Vec (&sums)[kRows][kDecodedVecs], const DecodedRows<Decoded>& x,
+                                const Decoded* weights, int64_t steps) {
   using Step = DotStep<Decoded>;
-  for (int64_t step = 0; step < steps; ++step, weights += kStepInputs * kPanelCols) {
+  for (int64_t step = 0; step < steps; ++step, weights += kStepInputs<Decoded> * kPanelCols) {
     const typename Step::Operand first = Step::load(weights), second = Step::load(weights + Step::kSize);
 #pragma GCC unroll 16
     for (int i = 0; i < kRows; ++i) {
-      const typename Step::Operand input = Step::broadcast(x.data + i * x.stride + step * kStepInputs);
+      const typename Step::Operand input =
+          Step::broadcast(x.data + i * x.stride + step * kStepInputs<Decoded>);
       sums[i][0] = Step::accumulate(sums[i][0], input, first);
       sums[i][1] = Step::accumulate(sums[i][1], input, second);
     }
   }
 }
 
-// totals [kRows, 32] += x . weights, or = if they are the first ones.
+#if defined(__AVX512BF16__)
+// Results that are denormal become zero, and operands are taken as such.
+inline constexpr uint32_t kFlushDenormals = 0x8040;
+
+// Switches how this thread treats denormals, for the products of `sums` alone: the compiler, which knows
+// nothing of it, must move none of them past this, and no others.
 template <int kRows>
-[[gnu::noinline]] void multiply_decoded(float* totals, const DecodedRows& x, const Decoded* weights,
+SPLITSERVE_INLINE void switch_mode(uint32_t mode, Vec (&sums)[kRows][kDecodedVecs]) {
+  const auto hold = [&]() __attribute__((always_inline)) {
+#pragma GCC unroll 16
+    for (int i = 0; i < kRows; ++i) asm volatile("" : "+v"(sums[i][0]), "+v"(sums[i][1]));
+  };
+  hold();
+  asm volatile("ldmxcsr %0" : : "m"(mode));
+  hold();
+}
+#endif
+
+// The same with the bits of a tile.
+template <int kRows, typename Decoded>
+SPLITSERVE_INLINE void add_steps(Vec (&sums)[kRows][kDecodedVecs], const DecodedRows<Decoded>& x,
+                                 const Decoded* weights, int64_t steps) {
+#if defined(__AVX512BF16__)
+  if constexpr (kStandsForPairs<Decoded>) {
+    uint32_t mode;
+    asm volatile("stmxcsr %0" : "=m"(mode));
+    switch_mode(mode | kFlushDenormals, sums);
+    add_each(sums, x, weights, steps);
+    return switch_mode(mode, sums);
+  }
+#endif
+  add_each(sums, x, weights, steps);
+}
+
+// totals [kRows, 32] += x . weights, or = if they are the first ones.
+template <int kRows, typename Decoded>
+[[gnu::noinline]] void multiply_decoded(float* totals, const DecodedRows<Decoded>& x, const Decoded* weights,
                                         int64_t steps, bool is_first) {
   Vec sums[kRows][kDecodedVecs] = {};
   if (!is_first) {
@@ -86,9 +122,9 @@ template <int kRows>
 }
 
 // totals [kRows, 32] += part * scale + row_sum * offset, of each group in turn; `col` is the first output.
-template <int kRows>
-[[gnu::noinline]] void multiply_groups(float* totals, DecodedRows x, const Decoded* weights, int64_t steps,
-                                       DecodedGroups groups, int64_t col) {
+template <int kRows, typename Decoded>
+[[gnu::noinline]] void multiply_groups(float* totals, DecodedRows<Decoded> x, const Decoded* weights,
+                                       int64_t steps, DecodedGroups groups, int64_t col) {
   for (int64_t left = steps; left > 0; left -= groups.steps) {
     Vec sums[kRows][kDecodedVecs] = {};
     add_steps(sums, x, weights, left < groups.steps ? left : groups.steps);
@@ -106,8 +142,8 @@ template <int kRows>
         store(total, sum);
       }
     }
-    x.data += groups.steps * kStepInputs;
-    weights += groups.steps * kStepInputs * kPanelCols;
+    x.data += groups.steps * kStepInputs<Decoded>;
+    weights += groups.steps * kStepInputs<Decoded> * kPanelCols;
     ++groups.scales;
     if (groups.row_sums != nullptr) ++groups.row_sums;
   }
@@ -127,7 +163,7 @@ inline constexpr bool kSumsGroups =
     (is_grouped(Format::kFormat) || has_group_scales(Format::kFormat)) && !kScalesWeights<Format>;
 
 // The weights of a stretch of a panel.
-template <typename Format>
+template <typename Format, typename Decoded>
 class DecodedWeights {
  public:
   // Inputs [first, first + depth) of a panel, [steps, 32]. Meanwhile as many bytes are fetched from `ahead`
@@ -141,7 +177,7 @@ class DecodedWeights {
       p.groups.has_offsets ? decode_scaled<true>(p.groups, panel, packed, first, depth, ahead)
                            : decode_scaled<false>(p.groups, panel, packed, first, depth, ahead);
 #if defined(__AVX512BF16__)
-    } else if constexpr (kIsInt8) {
+    } else if constexpr (kIsInt8 && !kStandsForPairs<Decoded>) {
       const Int8Unpacker unpacker;
       each_pair(first, depth, ahead, [&](int64_t pair, Decoded* to) __attribute__((always_inline)) {
         unpacker.unpack(packed + pair * Format::kStepBytes, to);
@@ -207,7 +243,13 @@ class DecodedWeights {
 
   SPLITSERVE_INLINE static void store_pair(Decoded* to, int v, const DotStep<BFloat16>::Operand& pair) {
 #if defined(__AVX512BF16__)
-    std::memcpy(to + 2 * v * kLanes, &pair, sizeof pair);
+    if constexpr (kStandsForPairs<Decoded>) {
+      const UintVec bits = reinterpret_cast<UintVec>(pair);
+      store(to + v * kLanes, as_float(bits & 0xffff0000u));
+      store(to + kPanelCols + v * kLanes, as_float(bits << 16));
+    } else {
+      std::memcpy(to + 2 * v * kLanes, &pair, sizeof pair);
+    }
 #else
     store(to + v * kLanes, pair.even);
     store(to + kPanelCols + v * kLanes, pair.odd);
@@ -218,15 +260,15 @@ class DecodedWeights {
 };
 
 // Rows of a block as they are multiplied; belongs to a thread and its part of the tasks.
-template <typename X>
+template <typename X, typename Decoded>
 class BlockInputs {
  public:
   // They are converted if they are others than those of the last call. No data if there is no memory for
   // them.
-  DecodedRows rows_of(const LinearParams& p, int64_t row, int64_t row_end) {
+  DecodedRows<Decoded> rows_of(const LinearParams& p, int64_t row, int64_t row_end) {
     const X* const x = static_cast<const X*>(p.x) + row * p.x_stride;
     if constexpr (std::is_same_v<X, Decoded>) {
-      if (p.depth % kStepInputs == 0) return {x, p.x_stride};
+      if (p.depth % kStepInputs<Decoded> == 0) return {x, p.x_stride};
     }
     if (x != first || row_end - row != count) convert(x, p.x_stride, row_end - row, p.depth);
     return rows;
@@ -241,18 +283,26 @@ class BlockInputs {
         static_cast<Decoded*>(task_scratch(num_rows * stride * static_cast<int64_t>(sizeof(Decoded))));
     for (int64_t i = 0; own != nullptr && i < num_rows; ++i) {
       for (int64_t k = 0; k < depth; k += kLanes)
-        store(own + i * stride + k, load_up_to(x + i * x_stride + k, depth - k));
+        store(own + i * stride + k, in_order(load_up_to(x + i * x_stride + k, depth - k)));
     }
     rows = {own, stride};
   }
 
+  // The neighbours of a pair, which changes their places.
+  SPLITSERVE_INLINE static Vec in_order(Vec inputs) {
+#if defined(__AVX512BF16__)
+    if constexpr (kStandsForPairs<Decoded>) return _mm512_permute_ps(inputs, 0xb1);
+#endif
+    return inputs;
+  }
+
   const X* first = nullptr;
   int64_t count = 0;
-  DecodedRows rows{};
+  DecodedRows<Decoded> rows{};
 };
 
 // Multiplies blocks of rows with panels; belongs to a thread and its part of the tasks.
-template <typename Format>
+template <typename Format, typename Decoded>
 class DecodedPanel {
  public:
   using X = typename Format::X;
@@ -260,7 +310,7 @@ class DecodedPanel {
   // Returns false, and does nothing, if there is no memory for the rows.
   bool multiply(const LinearParams& p, int64_t row, int64_t row_end, const Panels& panels) {
     const int64_t rows = row_end - row, passes = ceil_div(rows, kDecodedRows);
-    const DecodedRows x = inputs.rows_of(p, row, row_end);
+    const DecodedRows<Decoded> x = inputs.rows_of(p, row, row_end);
     if (x.data == nullptr) return false;
     const char* const panel = panel_of<Format>(p, panels.current);
     if constexpr (kSumsGroups<Format>)
@@ -314,16 +364,18 @@ class DecodedPanel {
     }
   }
 
-  void add(const LinearParams& p, const Pass& pass, const DecodedRows& x, const Decoded* own,
+  void add(const LinearParams& p, const Pass& pass, const DecodedRows<Decoded>& x, const Decoded* own,
            float* total) const {
     // What lies beyond the last input of a pair is zero.
-    const int64_t steps = kIsFloat<Format> ? pass.depth : ceil_div(pass.depth, 2) * 2 / kStepInputs;
+    const int64_t steps = kIsFloat<Format> ? pass.depth : ceil_div(pass.depth, 2) * 2 / kStepInputs<Decoded>;
     for (int64_t col = 0; col < kPanelCols; col += kDecodedCols) {
       with_rows(pass.rows, [&](auto num_rows) {
         if constexpr (kSumsGroups<Format>) {
-          multiply_groups<num_rows>(total + col, x, own + col * kStepInputs, steps, groups_of(p, pass), col);
+          multiply_groups<num_rows>(total + col, x, own + col * kStepInputs<Decoded>, steps,
+                                    groups_of(p, pass), col);
         } else {
-          multiply_decoded<num_rows>(total + col, x, own + col * kStepInputs, steps, pass.first == 0);
+          multiply_decoded<num_rows>(total + col, x, own + col * kStepInputs<Decoded>, steps,
+                                     pass.first == 0);
         }
       });
     }
@@ -333,7 +385,7 @@ class DecodedPanel {
     const int64_t size = group_depth(p);
     const float* row_sums = p.groups.row_sums;
     if (row_sums != nullptr) row_sums += pass.row * p.groups.count + pass.first / size;
-    return {scales, row_sums, p.groups.count, size / kStepInputs};
+    return {scales, row_sums, p.groups.count, size / kStepInputs<Decoded>};
   }
 
   void write(const LinearParams& p, int64_t row, int64_t rows, int64_t col) {
@@ -354,30 +406,53 @@ class DecodedPanel {
     write_columns<X>(p, row, rows, col, sums);
   }
 
-  BlockInputs<X> inputs;
-  DecodedWeights<Format> weights;
+  BlockInputs<X, Decoded> inputs;
+  DecodedWeights<Format, Decoded> weights;
   alignas(64) float scales[kMaxGroups][2][kPanelCols];
   alignas(64) float sums[kDecodedBlockRows * kPanelCols];
 };
 
-// Weights that are multiplied as they lie in memory stay there, and activations that become int8 are exact.
+#if defined(__AVX512BF16__)
 template <typename Format>
-inline constexpr bool kIsDecoded =
-    Format::kFormat != WeightFormat::kInt8Dot &&
-    (std::is_same_v<Decoded, float> || (!kIsFloat<Format> && Format::kFormat != WeightFormat::kBFloat16));
+  requires(std::is_same_v<typename Format::X, BFloat16> && Format::kFormat != WeightFormat::kInt8Dot)
+struct BlockRows<Format> {
+  static constexpr int64_t kLeastRows = 4 * kDecodedRows, kMostRows = kDecodedBlockRows,
+                           kBytes = kRowBlockBytes;
+  static constexpr bool kIsPlain = Format::kFormat == WeightFormat::kBFloat16;
 
+  void multiply(const LinearParams& p, int64_t row, int64_t row_end, const Panels& panels) {
+    if (multiply_decoded(p, row, row_end, panels)) return;
+    panel_rows<Format>(p, row, row_end, panels);
+  }
+
+ private:
+  // Weights that are converted a few times, or need no conversion, cost less than a way through memory.
+  static constexpr int64_t kFewPairRows = 2 * Format::kMaxRows;
+  static constexpr int64_t kFewFloatRows = kIsPlain ? 12 : kSumsGroups<Format> ? 8 : 6;
+
+  // Returns false, and does nothing, for few rows, or if there is no memory for them.
+  bool multiply_decoded(const LinearParams& p, int64_t row, int64_t row_end, const Panels& panels) {
+    if (multiplies_floats()) return row_end - row > kFewFloatRows && floats.multiply(p, row, row_end, panels);
+    if constexpr (kIsPlain) {
+      return false;
+    } else {
+      return row_end - row > kFewPairRows && pairs.multiply(p, row, row_end, panels);
+    }
+  }
+
+  DecodedPanel<Format, float> floats;
+  std::conditional_t<kIsPlain, char, DecodedPanel<Format, BFloat16>> pairs;
+};
+#else
+// Weights that are multiplied as they lie in memory stay there: activations that become int8 are exact.
 template <typename Format>
-  requires(kIsDecoded<Format>)
+  requires(Format::kFormat != WeightFormat::kInt8Dot)
 struct BlockRows<Format> {
   static constexpr int64_t kLeastRows = 4 * kDecodedRows, kMostRows = kDecodedBlockRows,
                            kBytes = kRowBlockBytes;
   // Weights that are read or converted a few times cost less than a way through memory.
   static constexpr bool kIsPlain = kIsFloat<Format> || Format::kFormat == WeightFormat::kBFloat16;
-#if defined(__AVX512BF16__)
-  static constexpr int64_t kFewRows = 2 * Format::kMaxRows;
-#else
   static constexpr int64_t kFewRows = (kIsPlain ? 2 : 1) * Format::kMaxRows;
-#endif
 
   void multiply(const LinearParams& p, int64_t row, int64_t row_end, const Panels& panels) {
     if (row_end - row > kFewRows && decoded.multiply(p, row, row_end, panels)) return;
@@ -385,8 +460,9 @@ struct BlockRows<Format> {
   }
 
  private:
-  DecodedPanel<Format> decoded;
+  DecodedPanel<Format, float> decoded;
 };
+#endif
 
 }  // namespace
 }  // namespace splitserve::SPLITSERVE_ISA

@@ -76,6 +76,14 @@ class CpuOps(Kernels[PackedWeight]):
         """Have them do so or not, process-wide, with the same bits; ValueError if this CPU lacks it."""
         self._library.set_avx_vnni(is_used)
 
+    def multiplies_floats(self) -> bool:
+        """Whether kernels of avx512_bf16 multiply many rows as floats, as they do on Intel's CPUs."""
+        return bool(self._library.multiplies_floats())
+
+    def set_multiplies_floats(self, is_used: bool) -> None:
+        """Have them do so or not, process-wide, with the same bits; ValueError if this CPU gains nothing."""
+        self._library.set_multiplies_floats(is_used)
+
     def set_num_threads(self, num: int) -> None:
         """Let a kernel use 1 to 1024 threads, process-wide; until set, all CPUs this process may run on."""
         self._library.set_num_threads(num)
