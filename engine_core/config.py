@@ -62,6 +62,8 @@ class SchedulerConfig(msgspec.Struct, frozen=True, kw_only=True):
         adapters: their directories by name, from the start.
         num_stages: of the pipeline; with several, a row waits for its token before it is planned again.
         num_speculative_tokens: most tokens that a worker drafts per row and step; 0 for no speculation.
+        drafts_fill_blocks: what drafts has a KV cache of its own, in which a token has the same block; in a
+            pipeline it drafts before the step that would bring the blocks.
     """
 
     max_num_seqs: int = 256
@@ -84,6 +86,7 @@ class SchedulerConfig(msgspec.Struct, frozen=True, kw_only=True):
     victim: str = "cost"
     num_stages: int = 1
     num_speculative_tokens: int = 0
+    drafts_fill_blocks: bool = False
     num_adapter_slots: int = 0
     adapters: dict[str, str] = {}
 

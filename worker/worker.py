@@ -346,7 +346,7 @@ def _make_drafting(
     max_rows = max_logits_rows(device, loaded.config.vocab_size)
     drafters = config.speculation if config.place.rank == config.output_rank else None
     if mesh.stage is not None:
-        return make_stage_drafting(sampler, drafters, max_rows)
+        return make_stage_drafting(sampler, drafters, max_rows, draft)
     shared = None if mesh.group is None else SharedDrafts(mesh.group, device, sampler.batch)
     speculator = make_speculator(sampler.batch, sampler.grammars, drafters, max_rows, draft)
     return Drafting(speculator, sampler.grammars, None, draft, shared=shared)

@@ -169,6 +169,7 @@ def scheduler_config(
         num_host_blocks=num_host_blocks,
         move_block_ns=cache.move_block_ns,
         num_speculative_tokens=_num_speculative_tokens(config, model),
+        drafts_fill_blocks=config.speculation is not None and bool(config.speculation.model_method),
         num_adapter_slots=config.num_adapter_slots,
         adapters=named_adapters(config.lora),
     )

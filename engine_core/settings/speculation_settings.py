@@ -3,7 +3,6 @@
 # No "from __future__ import annotations": --help would then have to evaluate each declaration, 10 ms in all.
 from typing import Annotated
 
-from splitserve.engine_core.errors import ConfigError
 from splitserve.engine_core.settings.parallel_settings import ParallelSettings
 from splitserve.engine_core.settings.setting import Setting
 from splitserve.engine_core.settings.speculation import CHOICES, Speculation, parse_speculation
@@ -57,12 +56,10 @@ class SpeculationSettings(ParallelSettings, frozen=True, kw_only=True):
         return parse_speculation(self.speculate, self.speculative_config, self.speculative_model)
 
     def validate(self) -> None:
-        """Check every value against its declaration, and what goes with drafts.
+        """Check every value against its declaration, and how tokens are drafted.
 
         Raises:
             ConfigError: names the flag and what it takes.
         """
         super().validate()
-        method = "" if self.speculation is None else self.speculation.model_method
-        if method and self.pipeline_parallel_size > 1:
-            raise ConfigError(f"--speculate: {method} works without --pipeline-parallel-size only")
+        parse_speculation(self.speculate, self.speculative_config, self.speculative_model)

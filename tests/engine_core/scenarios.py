@@ -147,6 +147,7 @@ class _Scenario:
             victim=chance.choice(["cost", "cost", "last"]),
             num_stages=num_stages,
             num_speculative_tokens=chance.choice([0, 1, 4, 8]),
+            drafts_fill_blocks=chance.random() < 0.5,
         )
 
     def _event(self) -> None:

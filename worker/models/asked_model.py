@@ -124,15 +124,21 @@ def _with_draft(asked: WorkerConfig, model: AskedModel) -> AskedModel:
     if speculation is None or not speculation.model_method or model.pooling is not None:
         return model
     config = read_draft_config(speculation.model, model.config, speculation.model_method)
-    _device, backend, mesh = model.placement
+    device, backend, mesh = model.placement
     head = config.draft_head
+    if mesh.stage is not None and head is not None:
+        method = speculation.model_method
+        raise ConfigError(f"--speculate: {method} works without --pipeline-parallel-size only")
+    if mesh.stage is not None and device.name != "cpu":
+        method = speculation.model_method
+        raise ConfigError(f"--speculate: {method} works with --pipeline-parallel-size on CPUs only")
     if head is not None:
         if not isinstance(backend, CpuAttention):
             raise ConfigError(f"--speculate: the method {speculation.model_method} works on a CPU only")
         # All ranks compute steps of the same shape, though rank 0 alone is asked for states.
         model = model._replace(uses=model.uses._replace(tapped_layers=head.read_layers))
-    if mesh.group is not None and mesh.group.rank:
-        # Rank 0 drafts, and holds all of the draft model.
+    if asked.place.rank != asked.output_rank:
+        # The rank that samples drafts, and holds all of the draft model.
         return model
     draft = _ask_draft(asked, model, config)
     if head is not None and mesh.group is not None and not (head.has_own_embedding and head.has_own_head):

@@ -51,7 +51,10 @@ def make_speculator(
 
 
 def make_stage_drafting(
-    sampler: Sampler, speculation: Speculation | None, max_logits_rows: int
+    sampler: Sampler,
+    speculation: Speculation | None,
+    max_logits_rows: int,
+    draft_model: ModelDrafter | None = None,
 ) -> StageDrafting:
     """Return what drafts and computes drafts in a stage of a pipeline, for the sampler's batch.
 
@@ -59,10 +62,11 @@ def make_stage_drafting(
         sampler: of the batch.
         speculation: how; None on ranks that are told what another drafts.
         max_logits_rows: how many rows of logits may exist at once.
+        draft_model: of the batch, if the settings name one, or a head.
     """
     batch, grammars = sampler.batch, sampler.grammars
-    speculator = make_speculator(batch, grammars, speculation, max_logits_rows, is_ahead=True)
-    return StageDrafting(batch, speculator, grammars)
+    speculator = make_speculator(batch, grammars, speculation, max_logits_rows, draft_model, is_ahead=True)
+    return StageDrafting(batch, speculator, grammars, draft_model)
 
 
 def _make(method: str, sheet: DraftSheet, grammars: RowGrammars, speculation: Speculation) -> Drafter:

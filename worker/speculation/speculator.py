@@ -77,8 +77,24 @@ class Speculator:
         """Whether there are any drafters: not on ranks that are told what others draft."""
         return bool(self._turns)
 
+    def enter(self, step: SchedulerOutput) -> None:
+        """Take in the new rows of a step, of which there are some, as the batch has."""
+        self._settle_passed()
+        self._rest, self._is_idle = None, False
+        num_rows = min(len(step.rows) // 4, len(self._last_price) - 1)
+        for new in step.new_rows:
+            self._sheet.enter(new)
+            for turn in self._turns:
+                if turn.drafter.enter(new):
+                    turn.accounts.enter(new.row, num_rows, self._last_price[num_rows])
+                else:
+                    turn.accounts.close(new.row)
+
     def draft(self, step: SchedulerOutput) -> Int32 | None:
         """Draft for the rows of a step, whose changes the batch has taken in, behind their tokens.
+
+        Args:
+            step: its new rows are taken in here, see enter().
 
         Returns:
             int32 [max_num_seqs], by row of the step: how many it drafted, or -1 if it has ended by its drafts
@@ -87,7 +103,7 @@ class Speculator:
         sheet = self._sheet
         self._num_drafts = 0
         if step.new_rows:
-            self._enter(step)
+            self.enter(step)
         if step.max_drafts == 0 and self._num_plain > MAX_STEPS_AHEAD:
             # No row can be further than the engine knew.
             self._pass_over()
@@ -241,18 +257,6 @@ class Speculator:
 
     def _only_decodes(self, step: SchedulerOutput) -> bool:
         return step.num_tokens == self._ones[: len(step.num_tokens)]
-
-    def _enter(self, step: SchedulerOutput) -> None:
-        self._settle_passed()
-        self._rest, self._is_idle = None, False
-        num_rows = min(len(step.rows) // 4, len(self._last_price) - 1)
-        for new in step.new_rows:
-            self._sheet.enter(new)
-            for turn in self._turns:
-                if turn.drafter.enter(new):
-                    turn.accounts.enter(new.row, num_rows, self._last_price[num_rows])
-                else:
-                    turn.accounts.close(new.row)
 
 
 def _count(method: str, begins: Int32, ends: Int32, counted: Int32) -> DraftCounts:

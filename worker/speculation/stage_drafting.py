@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from functools import partial
 from typing import TypeVar
 
 import numpy as np
@@ -22,6 +23,7 @@ from splitserve.worker.grammar.row_grammars import RowGrammars
 from splitserve.worker.grammar.told_grammars import ToldGrammars
 from splitserve.worker.ops.columns import Int32
 from splitserve.worker.sampling.step_result import StepResult
+from splitserve.worker.speculation.drafter import ModelDrafter
 from splitserve.worker.speculation.speculator import Speculator
 from splitserve.worker.speculation.step_times import StepTimes
 from splitserve.worker.speculation.told_drafts import ToldDrafts
@@ -34,14 +36,19 @@ class StageDrafting:
 
     Attributes:
         speculator: drafts; with no drafters on all ranks but the one that samples.
-        draft_model: none, as a stage has not got all hidden states, and no draft model beside it.
+        draft_model: one of the drafters, which follows every step; None if it is none of them.
     """
 
-    draft_model = None
-
-    def __init__(self, batch: InputBatch, speculator: Speculator, grammars: RowGrammars) -> None:
+    def __init__(
+        self,
+        batch: InputBatch,
+        speculator: Speculator,
+        grammars: RowGrammars,
+        draft_model: ModelDrafter | None = None,
+    ) -> None:
         """Args: all of one batch; grammars say which drafts they allow."""
         self.speculator = speculator
+        self.draft_model = draft_model
         self._batch = batch
         self._grammars = grammars
         self._told = ToldDrafts(batch)
@@ -61,10 +68,12 @@ class StageDrafting:
         return None
 
     def took(self, inputs: StepInputs) -> None:
-        """Nobody drafts from what the model computes."""
+        """Let whoever drafts from what the model computes take note of a pass, before anything is sampled."""
+        if self.draft_model is not None and self.speculator.known_rest <= self._max_pause(self.draft_model):
+            self.draft_model.took(len(inputs.rows), lambda: inputs)
 
     def took_graph(self, graph: StepGraph) -> None:
-        """The same."""
+        """Never called: stages are not recorded."""
 
     def run(
         self,
@@ -80,6 +89,11 @@ class StageDrafting:
             drafted: runs one with the drafts of each row, int32 [max_num_seqs].
         """
         started = time.perf_counter()
+        if self.draft_model is not None:
+            self.draft_model.follow(step)
+        if step.new_rows:
+            # Before the step computes what a head reads of them.
+            self.speculator.enter(step)
         num_drafts = self._told.take(step)
         if num_drafts is not None:
             self._told_grammars.expect(unpack_int32(step.rows), num_drafts)
@@ -95,8 +109,10 @@ class StageDrafting:
         rows = np.concatenate([NO_ROWS, *result.rows])
         packed, ones = pack_int32(rows), pack_int32(np.ones(len(rows), np.int32))
         num_drafts = self.speculator.draft(
-            SchedulerOutput(step.step, packed, ones, step.new_rows, max_drafts=step.max_drafts)
+            SchedulerOutput(step.step, packed, ones, max_drafts=step.max_drafts)
         )
+        if self.draft_model is not None:
+            self._read_ahead(step, self.draft_model)
         if num_drafts is None:
             return None
         self._told_grammars.cut(rows, num_drafts)
@@ -108,3 +124,13 @@ class StageDrafting:
             np.broadcast_to(rows[:, None], places.shape)[is_draft], places[is_draft]
         ]
         return RowDrafts(pack_int32(counts), pack_int32(token_ids)) if len(token_ids) else None
+
+    def _max_pause(self, reader: ModelDrafter) -> int:
+        return self.speculator.num_affordable_reads(reader.max_pause)
+
+    def _read_ahead(self, step: SchedulerOutput, reader: ModelDrafter) -> None:
+        """Let a head read what the step has computed of rows that it has not drafted for."""
+        pauses = partial(self.speculator.pauses, reader.method)
+        seconds = reader.read_ahead(pauses, self._max_pause(reader))
+        if seconds and reader.is_at_speed:
+            self.speculator.read_ahead(step, seconds)

@@ -44,6 +44,7 @@ class PipelineDrafts:
         self._kv = kv
         self._budget = budget
         self._room = room
+        self._fills_blocks = config.drafts_fill_blocks
         self._places: IntColumn = np.arange(config.num_speculative_tokens)
         self._token_ids = np.zeros((config.max_num_seqs, config.num_speculative_tokens), np.int32)
         self._counts: IntColumn = np.zeros(config.max_num_seqs, np.int64)
@@ -58,10 +59,18 @@ class PipelineDrafts:
 
     def plan(self, chunks: Chunks, step: int) -> StepDrafts:
         """Return how much may be drafted behind a step, and how far its rows get with their drafts."""
-        num_sampling = int(np.count_nonzero(chunks.ends == self._running.num_tokens[chunks.rows]))
-        max_drafts = 0 if step <= self._rests_until else self._room.per_row(num_sampling)
+        samples = chunks.ends == self._running.num_tokens[chunks.rows]
+        max_drafts = 0 if step <= self._rests_until else self._room.per_row(int(np.count_nonzero(samples)))
         reach = chunks.ends + self._counts_of(chunks)
-        return StepDrafts(max_drafts, reach if self._room.has_blocks(chunks.rows, reach) else chunks.ends)
+        if not self._room.has_blocks(chunks.rows, reach):
+            return StepDrafts(max_drafts, chunks.ends)
+        if max_drafts and self._fills_blocks:
+            # Drafts behind the step are computed where they are made, all but the last, and before them the
+            # token that the step samples: their blocks come one step early, where some are free.
+            longest = np.maximum(self._running.max_num_computed_tokens[chunks.rows], reach)
+            further = np.minimum(reach + np.where(samples, max_drafts, 0), longest)
+            reach = further if self._room.has_blocks(chunks.rows, further) else reach
+        return StepDrafts(max_drafts, reach)
 
     def commit(self, chunks: Chunks, sampling_rows: IntColumn, max_drafts: int) -> CommittedDrafts:
         """Return what goes with a step whose rows have their blocks; what is told is kept no longer.

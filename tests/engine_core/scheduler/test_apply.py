@@ -36,12 +36,12 @@ def drafting() -> EngineCore:
     return engine
 
 
-def begun(config: SchedulerConfig, num_requests: int = 2) -> EngineCore:
+def begun(config: SchedulerConfig, num_requests: int = 2, max_tokens: int = 5) -> EngineCore:
     model = ModelInfo("path", "Architecture", "float32", 50, 32, [0])
     engine = EngineCore(config, model, 1, ManualClock())
     for handle in range(10, 10 + num_requests):
-        message = AddRequest(handle, "r", pack_int32([1, 2, 3]), SequenceSampling(seed=1, max_tokens=5))
-        engine.add(FRONTEND, message)
+        sampling = SequenceSampling(seed=1, max_tokens=max_tokens)
+        engine.add(FRONTEND, AddRequest(handle, "r", pack_int32([1, 2, 3]), sampling))
     assert engine.plan() is not None
     engine.take_outputs()
     return engine

@@ -149,18 +149,11 @@ def test_a_draft_model_that_is_missing_or_useless_is_named(
         parse_speculation(speculate, text, model)
 
 
-@pytest.mark.parametrize(
-    ("speculate", "model", "method"),
-    [("draft", "/d", "draft_model"), ("eagle", "/h", "eagle3"), ("mtp", "", "mtp")],
-)
-def test_what_drafts_with_a_model_is_refused_in_a_pipeline(speculate: str, model: str, method: str) -> None:
-    config = EngineConfig(
-        listen="ipc:///tmp/s/e", speculate=speculate, speculative_model=model, tensor_parallel_size=2
-    )
-    config.validate()
-    with pytest.raises(ConfigError, match=f"{method} works without --pipeline-parallel-size only"):
-        msgspec.structs.replace(config, pipeline_parallel_size=2).validate()
-    EngineConfig(listen="ipc:///tmp/s/e", speculate="ngram", pipeline_parallel_size=2).validate()
+def test_a_word_that_contradicts_the_object_is_found_before_anything_is_loaded() -> None:
+    text = '{"method": "suffix"}'
+    config = EngineConfig(listen="ipc:///tmp/s/e", speculate="ngram", speculative_config=text)
+    with pytest.raises(ConfigError, match="--speculate ngram contradicts"):
+        config.validate()
 
 
 def test_scripts_may_give_a_dict() -> None:

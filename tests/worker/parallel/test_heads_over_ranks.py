@@ -12,8 +12,8 @@ from splitserve.engine_core.sequence_sampling import SequenceSampling
 from splitserve.worker.config import WorkerConfig
 from splitserve.worker.worker import Worker
 from tests.checkpoints import CheckpointCache
+from tests.worker.parallel.drafting import FreeDrafts, loop_on, ranks_of
 from tests.worker.parallel.ranks import RankPool
-from tests.worker.parallel.test_speculation_over_ranks import FreeDrafts, loop_on, two_ranks
 from tests.worker.runner.checkpoints import write_tiny_llama
 from tests.worker.runner.test_engine_core import Loop, Served
 from tests.worker.speculation.draft_heads.head_checkpoint import head_weights, write_head
@@ -35,10 +35,10 @@ def test_a_head_drafts_on_the_first_rank_as_on_one(
     method: str, ranks: RankPool, checkpoints: CheckpointCache, tmp_path: Path
 ) -> None:
     if method == "mtp":
-        plain = two_ranks(write_mtp(checkpoints, tmp_path / "model"))
+        plain = ranks_of(write_mtp(checkpoints, tmp_path / "model"), tensor_parallel_size=2)
         drafting = msgspec.structs.replace(plain, speculate="mtp")
     else:
-        plain = two_ranks(write_tiny_llama(tmp_path / "model"))
+        plain = ranks_of(write_tiny_llama(tmp_path / "model"), tensor_parallel_size=2)
         weights = head_weights()
         # The embedding is the model's, and in the end so is the output head.
         weights = {

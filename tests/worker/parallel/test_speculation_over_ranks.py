@@ -13,29 +13,14 @@ import torch
 from llguidance import LLMatcher
 
 from splitserve.engine_core.sequence_sampling import SequenceSampling
-from splitserve.worker.config import WorkerConfig
 from splitserve.worker.worker import Worker
 from tests.worker.lora.adapters import deltas_of, write_adapter
-from tests.worker.parallel.ranks import ParallelWorker, RankPool
+from tests.worker.parallel.drafting import FreeDrafts, Prophesy, SeenByRank, loop_on, ranks_of
+from tests.worker.parallel.ranks import RankPool
 from tests.worker.runner.checkpoints import VOCAB, write_tiny_llama
-from tests.worker.runner.test_engine_core import NUM_BLOCKS, POISON, Loop, Served, random_requests
-from tests.worker.runner.test_speculation import Prophet, constrained
+from tests.worker.runner.test_engine_core import NUM_BLOCKS, POISON, Served, random_requests
+from tests.worker.runner.test_speculation import constrained
 from tests.worker.speculation.draft_model.test_draft_model import write_draft
-
-
-@dataclass
-class Prophesy:
-    """Rank 0 drafts what requests are known to get, and some mistakes."""
-
-    known: list[Served]
-
-    def __call__(self, worker: Worker) -> None:
-        runner = worker.runner
-        assert runner is not None
-        assert runner.drafting is not None
-        if worker._config.place.rank == 0:
-            prophet = Prophet(runner.batch, self.known, random.Random(8))
-            runner.drafting = runner.drafting._replace(speculator=prophet)  # type: ignore[arg-type]
 
 
 @dataclass
@@ -59,52 +44,13 @@ class FailTwice:
         group.sum_into = short  # type: ignore[method-assign, assignment]
 
 
-class SeenByRank:
-    """How many tokens each rank has of its rows, and how many drafts were counted right and wrong."""
-
-    def __call__(self, worker: Worker) -> tuple[int, int, int]:
-        runner = worker.runner
-        assert runner is not None
-        assert runner.drafting is not None
-        prophet = runner.drafting.speculator
-        seen = prophet.seen if isinstance(prophet, Prophet) else {"right": 0, "wrong": 0}
-        return int(runner.batch.num_tokens.sum()), seen["right"], seen["wrong"]
-
-
-class FreeDrafts:
-    """What a draft costs here would be a matter of time."""
-
-    def __call__(self, worker: Worker) -> None:
-        assert worker.runner is not None
-        assert worker.runner.drafting is not None
-        prices = worker.runner.drafting.speculator._prices
-        prices.took = lambda *_: None  # type: ignore[method-assign]
-        prices.of_a_draft = lambda *_: 0.0  # type: ignore[method-assign]
-
-
-def two_ranks(model: Path, **settings: object) -> WorkerConfig:
-    return WorkerConfig(
-        model=str(model),
-        tensor_parallel_size=2,
-        num_threads=1,
-        max_num_seqs=5,
-        max_num_batched_tokens=32,
-        block_size=4,
-        **settings,  # type: ignore[arg-type]
-    )
-
-
-def loop_on(workers: ParallelWorker, max_drafts: int = 0) -> Loop:
-    return Loop(workers, workers.config, workers.loaded[0], max_drafts=max_drafts)  # type: ignore[arg-type]
-
-
 @pytest.mark.parametrize("short_of_memory", [False, True])
 def test_drafts_right_and_wrong_change_nothing(
     short_of_memory: bool, ranks: RankPool, tmp_path: Path
 ) -> None:
     adapter = write_adapter(tmp_path / "sql", deltas_of(1, 4), rank=4, alpha=8)
     model = write_tiny_llama(tmp_path / "model", poisoned_token=POISON)
-    config = two_ranks(model, lora=[f"sql={adapter}"], max_loras=1)
+    config = ranks_of(model, tensor_parallel_size=2, lora=[f"sql={adapter}"], max_loras=1)
     # A recorded step calls the exchanges once.
     config = msgspec.structs.replace(config, enforce_eager=short_of_memory)
     rng = random.Random(2)
@@ -149,10 +95,12 @@ def test_every_drafter_drafts_on_the_first_rank(ranks: RankPool, tmp_path: Path)
         SequenceSampling(seed=3, max_tokens=50, grammar=grammar, logprobs=1),
     ]
     requests = [Served(prompt, sampling) for sampling in samplings]
-    plain = loop_on(ranks.load(two_ranks(model)))
+    plain = loop_on(ranks.load(ranks_of(model, tensor_parallel_size=2)))
     plain.run(requests)
     methods = '{"method": ["grammar", "ngram", "draft_model"], "num_speculative_tokens": 4}'
-    drafting = ranks.load(two_ranks(model, speculative_config=methods, speculative_model=str(draft)))
+    drafting = ranks.load(
+        ranks_of(model, tensor_parallel_size=2, speculative_config=methods, speculative_model=str(draft))
+    )
     loop = loop_on(drafting, max_drafts=4)
     drafting.ask(FreeDrafts())
     served = [each.again() for each in requests]

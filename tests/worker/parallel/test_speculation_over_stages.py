@@ -4,55 +4,25 @@ from __future__ import annotations
 
 import json
 import random
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 
 import msgspec
 from llguidance import LLMatcher
 
 from splitserve.engine_core.sequence_sampling import SequenceSampling
-from splitserve.worker.config import WorkerConfig
-from splitserve.worker.speculation.stage_drafting import StageDrafting
-from splitserve.worker.worker import Worker
 from tests.worker.lora.adapters import deltas_of, write_adapter
+from tests.worker.parallel.drafting import FreeDrafts, Prophesy, SeenByRank, loop_on, ranks_of
 from tests.worker.parallel.ranks import RankPool
-from tests.worker.parallel.test_speculation_over_ranks import FreeDrafts, SeenByRank, loop_on
 from tests.worker.runner.checkpoints import VOCAB, write_tiny_llama
 from tests.worker.runner.test_engine_core import NUM_BLOCKS, POISON, Served, random_requests
-from tests.worker.runner.test_speculation import Prophet, constrained
-
-
-@dataclass
-class Prophesy:
-    """The rank that samples drafts what requests are known to get, and some mistakes."""
-
-    known: list[Served]
-
-    def __call__(self, worker: Worker) -> None:
-        runner = worker.runner
-        assert runner is not None
-        assert isinstance(runner.drafting, StageDrafting)
-        if runner.drafting.speculator.drafts:
-            prophet = Prophet(runner.batch, self.known, random.Random(8))
-            runner.drafting.speculator = prophet  # type: ignore[assignment]
-
-
-def stages(model: Path, **settings: object) -> WorkerConfig:
-    config = WorkerConfig(
-        model=str(model),
-        pipeline_parallel_size=2,
-        num_threads=1,
-        max_num_seqs=5,
-        max_num_batched_tokens=32,
-        block_size=4,
-    )
-    return msgspec.structs.replace(config, **settings)
+from tests.worker.runner.test_speculation import constrained
 
 
 def test_drafts_right_and_wrong_change_nothing(ranks: RankPool, tmp_path: Path) -> None:
     adapter = write_adapter(tmp_path / "sql", deltas_of(1, 4), rank=4, alpha=8)
     model = write_tiny_llama(tmp_path / "model", poisoned_token=POISON)
-    config = stages(model, lora=[f"sql={adapter}"], max_loras=1)
+    config = ranks_of(model, pipeline_parallel_size=2, lora=[f"sql={adapter}"], max_loras=1)
     rng = random.Random(2)
     requests = [
         replace(each, adapter=rng.choice(["sql", ""])) for each in constrained(random_requests(rng, 12), rng)
@@ -76,7 +46,7 @@ def test_drafts_right_and_wrong_change_nothing(ranks: RankPool, tmp_path: Path) 
 
 
 def test_every_drafter_of_a_host_drafts_on_the_last_stage(ranks: RankPool, tmp_path: Path) -> None:
-    plain = stages(write_tiny_llama(tmp_path), tensor_parallel_size=2)
+    plain = ranks_of(write_tiny_llama(tmp_path), pipeline_parallel_size=2, tensor_parallel_size=2)
     rng = random.Random(3)
     prompt = [rng.randrange(8, VOCAB) for _ in range(6)] * 3
     # A text of these goes round in loops.

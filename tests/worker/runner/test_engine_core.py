@@ -81,6 +81,7 @@ class Loop:
             num_blocks=NUM_BLOCKS,
             num_stages=config.pipeline_parallel_size,
             num_speculative_tokens=max_drafts,
+            drafts_fill_blocks=config.speculation is not None and bool(config.speculation.model_method),
             num_adapter_slots=config.num_adapter_slots,
             adapters=dict(each.split("=") for each in config.lora),
         )

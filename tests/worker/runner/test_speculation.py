@@ -70,9 +70,12 @@ class Prophet:
         self._limits = np.zeros(len(batch.num_tokens), np.int32)
         self.seen: Counter[str] = Counter()
 
-    def draft(self, step: SchedulerOutput) -> Int32 | None:
+    def enter(self, step: SchedulerOutput) -> None:
         for new in step.new_rows:
             self._limits[new.row] = new.max_num_computed_tokens
+
+    def draft(self, step: SchedulerOutput) -> Int32 | None:
+        self.enter(step)
         counts = np.zeros(len(self._limits), np.int32)
         rows, num_new = unpack_int32(step.rows).tolist(), unpack_int32(step.num_tokens).tolist()
         left = self._batch.limits.max_num_batched_tokens - sum(num_new)

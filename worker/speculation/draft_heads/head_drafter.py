@@ -107,7 +107,10 @@ class HeadDrafter:
         going: Index = (span.starts + span.counts == lengths - ONE).nonzero()[0]
         if len(going) == 0:
             return
-        num_drafts = self._draft(span.rows, hidden, going, columns.allowed[span.rows])
+        # All drafts but the last are read, behind the last token, each in the slot before its own. In a
+        # pipeline a row may not have the blocks of its next step yet.
+        longest = batch.blocks.room(span.rows.astype(np.intp)) - lengths + np.int32(2)
+        num_drafts = self._draft(span.rows, hidden, going, np.minimum(columns.allowed[span.rows], longest))
         for row, length, count in zip(span.rows.tolist(), lengths.tolist(), num_drafts.tolist(), strict=True):
             sheet.append(row, batch.tokens[row, length : length + count])
 

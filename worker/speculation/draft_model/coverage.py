@@ -48,8 +48,9 @@ class DraftCoverage:
         self._num_computed = np.zeros(limits.max_num_seqs, np.int32)
         self._num_noted = np.zeros(limits.max_num_seqs, np.int32)
         self.begins = np.zeros(limits.max_num_seqs, np.int32)
-        # Rows that have read something in the step followed last.
+        # Rows that have read something since they were settled, and by row how many tokens they had then.
         self._unsettled: Index = np.zeros(0, np.intp)
+        self._num_known = np.zeros(limits.max_num_seqs, np.int32)
 
     def follow(self, step: SchedulerOutput) -> None:
         """Take note of the moves and new blocks of a step, which the batch has taken in as its last one."""
@@ -80,10 +81,11 @@ class DraftCoverage:
 
     def of(self, rows: Index) -> Int32:
         """Return how many of its first tokens each of `rows` [R] has computed, fewer than it knows."""
+        self._settle([])
         return self._num_computed[rows]
 
     def read(self, rows: Index, ends: Int32, num_drafts: Int32) -> None:
-        """Take note that tokens of rows are computed in the step that was followed last; once for each.
+        """Take note that tokens of rows are computed; once for each, until the model has sampled behind them.
 
         Args:
             rows: [R].
@@ -91,20 +93,25 @@ class DraftCoverage:
             num_drafts: int32 [R], drafts behind them.
         """
         self._num_computed[rows] = ends + num_drafts
+        self._num_known[rows] = self._batch.num_tokens[rows]
         self._unsettled = np.concatenate((self._unsettled, rows))
 
     def _settle(self, new_rows: list[int]) -> None:
-        """Forget what was drafted in the last step and is not what the model sampled.
+        """Forget what was drafted and is not what the model has sampled since.
 
-        Its last token was sampled, and has been computed by nobody. Rows that others have now are left out.
+        Its last token was sampled, and has been computed by nobody. Rows that others have now are left out;
+        those behind which nothing was sampled yet, as other stages of a pipeline are at it, wait.
         """
         rows = self._unsettled
         if len(rows) == 0:
             return
         if new_rows:
             rows = rows[~np.isin(rows, new_rows)]
+        num_known = self._batch.num_tokens[rows]
+        is_ahead = self._num_computed[rows] >= num_known
+        waits = is_ahead & (num_known == self._num_known[rows]) & self._batch.occupied[rows]
+        self._unsettled, rows = rows[waits], rows[~waits]
         self._num_computed[rows] = np.minimum(self._num_computed[rows], self._batch.num_tokens[rows] - 1)
-        self._unsettled = rows[:0]
         num_full = self._num_computed[rows] // self._block_size
         for i in (num_full > self._num_noted[rows]).nonzero()[0].tolist():
             row, end = int(rows[i]), int(num_full[i])

@@ -99,24 +99,29 @@ class DraftModel:
         rows = rows[(batch.sampling.features[rows] & np.uint16(Feature.GRAMMAR)) == 0]
         ends = batch.num_tokens[rows] + columns.num_drafts[rows]
         rows, ends = rows[ends <= self._max_model_len], ends[ends <= self._max_model_len]
-        span = self._to_read(rows, ends)
+        # In a pipeline a row may not have the blocks of its next step yet.
+        span = self._to_read(rows, np.minimum(ends, batch.blocks.room(rows.astype(np.intp))))
         if len(span.rows) == 0:
             return
         ends = batch.num_tokens[span.rows] + columns.num_drafts[span.rows]
+        longest = np.minimum(self._max_model_len, batch.blocks.room(span.rows.astype(np.intp)))
         # What stands behind the last token that can be read is not read itself.
-        most = np.minimum(columns.allowed[span.rows], self._max_model_len + 1 - ends)
+        most = np.minimum(columns.allowed[span.rows], longest + np.int32(1) - ends)
         num_drafts = self._read(span, np.where(span.starts + span.counts == ends, most, 0))
         for row, end, count in zip(span.rows.tolist(), ends.tolist(), num_drafts.tolist(), strict=True):
             sheet.append(row, batch.tokens[row, end : end + count])
 
     def _to_read(self, rows: Int32, ends: Int32) -> Span:
-        """Return what was not read up to `ends`, as far as it fits, rows with the fewest tokens first."""
+        """Return what was not read up to `ends`, as far as it fits, rows with the fewest tokens first.
+
+        Rows of which all was read are left out.
+        """
         starts = self._coverage.of(rows.astype(np.intp))
         missing = ends - starts
         order = missing.argsort(kind="stable")
         rows, starts, missing = rows[order], starts[order], missing[order]
         room = self._max_tokens - (missing.cumsum() - missing)
-        fits = room > 0
+        fits = (room > 0) & (missing > 0)
         return Span(rows[fits], starts[fits], np.minimum(missing, room)[fits].astype(np.int32))
 
     def _read(self, span: Span, most: Int32) -> Int32:

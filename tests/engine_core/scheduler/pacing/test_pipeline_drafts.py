@@ -80,3 +80,28 @@ def test_a_row_that_has_no_blocks_for_drafts_cannot_have_computed_any() -> None:
     with pytest.raises(WorkerError, match="has 2 drafts of row 1, whose blocks hold 4 tokens"):
         engine.apply(answer([0, 1], [7, 8, 9, 7, 8, 9], step=2, **runs))
     engine.check_integrity()
+
+
+@pytest.mark.parametrize(
+    ("fills_blocks", "max_tokens", "num_blocks", "given"),
+    [(True, 20, 8, [1, 1]), (False, 20, 8, [0, 0]), (True, 2, 8, [0, 0]), (True, 20, 3, [1, 0])],
+    ids=["ahead", "told drafts alone", "no more to compute", "one free"],
+)
+def test_blocks_come_early_for_who_drafts_with_a_cache_of_its_own(
+    fills_blocks: bool, max_tokens: int, num_blocks: int, given: list[int]
+) -> None:
+    config = SchedulerConfig(
+        max_model_len=32,
+        num_blocks=num_blocks,
+        block_size=4,
+        num_stages=2,
+        num_speculative_tokens=4,
+        drafts_fill_blocks=fills_blocks,
+    )
+    engine = begun(config, max_tokens=max_tokens)
+    engine.apply(answer([0, 1], [4, 5]))
+    # Each row computes token 4, the last one that fits into its block.
+    steps = [engine.plan() for _ in range(2)]
+    assert [step and step.max_drafts for step in steps] == [4, 4]
+    assert [step and len(unpack_int32(step.block_ids)) for step in steps] == given
+    engine.check_integrity()

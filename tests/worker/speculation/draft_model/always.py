@@ -41,10 +41,16 @@ class Sheet:
 
 
 class Always:
-    """See above; compares the drafts with those of `fresh`, which reads every row from its beginning."""
+    """See above; compares the drafts with those of `fresh`, which reads every row from its beginning.
 
-    def __init__(self, drafter: DraftModel, fresh: DraftModel) -> None:
+    With is_ahead, drafts are for steps of a pipeline to come: the drafter sees to it that they have blocks.
+    """
+
+    drafts = True
+
+    def __init__(self, drafter: DraftModel, fresh: DraftModel, *, is_ahead: bool = False) -> None:
         self._drafter, self._fresh = drafter, fresh
+        self._is_ahead = is_ahead
         self._batch = drafter._batch
         drafter._plain_steps.skip_first()
         self._sheet = Sheet(len(self._batch.num_tokens))
@@ -55,11 +61,14 @@ class Always:
     def drafting(self) -> Drafting:
         return Drafting(self, self._drafter._sampler.grammars, None, self._drafter)  # type: ignore[arg-type]
 
-    def draft(self, step: SchedulerOutput) -> Int32 | None:
-        self.seen["steps"] += 1
+    def enter(self, step: SchedulerOutput) -> None:
         for new in step.new_rows:
             self._sheet.max_num_computed[new.row] = new.max_num_computed_tokens
             self._drafter.enter(new)
+
+    def draft(self, step: SchedulerOutput) -> Int32 | None:
+        self.seen["steps"] += 1
+        self.enter(step)
         self._allow(step)
         starts = self._drafter._coverage.of(np.arange(len(self._sheet.allowed))).copy()
         if self._sheet.allowed.any():
@@ -67,6 +76,7 @@ class Always:
         for row in (self._sheet.num_drafts > 0).nonzero()[0].tolist():
             self._draft_afresh(row)
             self.starts.append(int(starts[row]))
+            self.seen["read"] += int(self._batch.num_tokens[row]) - int(starts[row])
         return self._sheet.num_drafts
 
     def leave(self, step: SchedulerOutput) -> None:
@@ -102,7 +112,9 @@ class Always:
         left = batch.limits.max_num_batched_tokens - int(num_new.sum())
         for row, count in zip(rows.tolist(), num_new.tolist(), strict=True):
             length, computed = int(batch.num_tokens[row]), int(batch.num_computed[row])
-            last = min(int(sheet.max_num_computed[row]), int(batch.blocks.room(np.array([row]))[0]))
+            last = int(sheet.max_num_computed[row])
+            if not self._is_ahead:
+                last = min(last, int(batch.blocks.room(np.array([row]))[0]))
             if computed >= sheet.max_num_computed[row]:
                 sheet.num_drafts[row] = -1
             elif computed + count == length and not batch.sampling.features[row] & EXCLUDED:

@@ -101,3 +101,23 @@ def test_a_row_is_not_taken_for_the_one_that_had_its_place() -> None:
     rows.read(0, 10, num_drafts=3)
     rows.step(entering(0, 13, [1, 2, 6, 7], num_cached=12), freed_rows=[0])
     assert rows.start(0) == 8
+
+
+def test_drafts_wait_until_the_model_has_sampled_behind_them() -> None:
+    rows = reading_nine()
+    rows.read(0, 10, num_drafts=2)
+    # In a pipeline, steps of other rows.
+    for _ in range(2):
+        rows.step()
+        assert rows.start(0) == 12
+    rows.sample(0, 2)
+    assert rows.start(0) == 11
+
+
+def test_what_a_row_has_read_stays_when_it_leaves_behind_its_drafts() -> None:
+    rows = reading_nine()
+    rows.sample(0, 3)
+    rows.read(0, 13, num_drafts=2)
+    rows.step(freed_rows=[0])
+    rows.step(entering(1, 14, [1, 2, 3, 4], num_cached=12))
+    assert rows.start(1) == 12
