@@ -11,6 +11,7 @@ from pathlib import Path
 import httpx
 import pytest
 
+from splitserve.engine_core.checkpoint.source import DEMO_MODEL
 from tests.system.processes import Process, engine, frontend, wait_ready
 
 pytestmark = [pytest.mark.system, pytest.mark.slow]
@@ -33,10 +34,10 @@ def complete(url: str, prompt: str) -> str:
     return "|".join(choice["text"] for choice in answer.json()["choices"])
 
 
-def tokens_of(url: str, engine_id: str) -> float:
-    """Tokens one engine has generated."""
+def tokens_of(url: str, engine_id: str, name: str = "generation_tokens") -> float:
+    """Tokens one engine has generated, or what another counter says of them."""
     text = httpx.get(f"{url}/metrics", timeout=10).text
-    line = rf'^splitserve:generation_tokens_total\{{[^}}]*engine="{engine_id}"[^}}]*\}} (\S+)$'
+    line = rf'^splitserve:{name}_total\{{[^}}]*engine="{engine_id}"[^}}]*\}} (\S+)$'
     found = re.search(line, text, flags=re.MULTILINE)
     return float(found[1]) if found else 0.0
 
@@ -67,6 +68,19 @@ def test_two_engines_behind_one_frontend_share_the_work_and_agree(folder: Path) 
             assert list(pool.map(lambda prompt: complete(url, prompt), PROMPTS)) == expected
             assert tokens_of(url, "e0") > before
             assert tokens_of(url, "e1") > 0
+
+
+def test_a_draft_model_on_the_last_stage_changes_no_answer(folder: Path) -> None:
+    drafting = ("--pipeline-parallel-size", "2", "--speculative-model", str(DEMO_MODEL))
+    with engines(folder, (), drafting) as started:
+        answers = []
+        for address, core in started:
+            with frontend(folder, address) as (url, process):
+                wait_ready(url, core, process)
+                answers.append([complete(url, prompt) for prompt in PROMPTS])
+                accepted = tokens_of(url, "e1", "spec_decode_num_accepted_tokens")
+        assert answers[0] == answers[1]
+        assert accepted > 0
 
 
 def test_a_size_that_the_model_cannot_be_parted_into_is_refused_with_its_numbers(folder: Path) -> None:

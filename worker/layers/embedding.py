@@ -69,6 +69,9 @@ class OutputHead:
         tied: the embedding whose weight it shares; None if it has its own.
         multiplier: of the logits.
         cap: logits are capped softly at this; 0: they are not.
+
+    Attributes:
+        weight: this rank's shard of it.
     """
 
     def __init__(
@@ -86,13 +89,13 @@ class OutputHead:
         self._vocab_size = shape[0]
         self._multiplier, self._cap = multiplier, cap
         rows = ctx.share(shape[0])
-        self._weight = tied.weight if tied else ctx.plan.declare_head(f"{name}.weight", shape, rows)
+        self.weight = tied.weight if tied else ctx.plan.declare_head(f"{name}.weight", shape, rows)
 
     def __call__(self, hidden: torch.Tensor) -> torch.Tensor | None:
         """Return the logits in a buffer that the next call overwrites; None on ranks that do not sample."""
         count = hidden.shape[0]
-        own = self._workspace.take("logits", count, self._weight.shape[0], torch.float32)
-        self._ops.linear(own, hidden, self._weight.weight)
+        own = self._workspace.take("logits", count, self.weight.shape[0], torch.float32)
+        self._ops.linear(own, hidden, self.weight.weight)
         if self._multiplier != 1.0:
             self._ops.scale(own, own, self._multiplier)
         if self._cap:

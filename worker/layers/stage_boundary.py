@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import torch
 
 from splitserve.worker.layers.context import LayerContext
@@ -36,13 +38,24 @@ class StageBoundary:
 
     def take_over(self, num_tokens: int) -> tuple[torch.Tensor, torch.Tensor]:
         """Wait for a step of T tokens; return residual and delta, [T, H] each."""
-        assert self._stage is not None, "only a pipeline has stages before"
-        both = self._workspace.take("boundary", 2 * num_tokens, self._hidden_size)
-        self._stage.receive(both)
-        return both[:num_tokens], both[num_tokens:]
+        residual, delta, _none = self.take_over_all(num_tokens, 0)
+        return residual, delta
 
-    def hand_on(self, residual: torch.Tensor, delta: torch.Tensor) -> None:
-        """Send copies of residual and delta [T, H], as the next step reuses their buffers."""
+    def take_over_all(
+        self, num_tokens: int, num_states: int
+    ) -> tuple[torch.Tensor, torch.Tensor, Sequence[torch.Tensor]]:
+        """Wait for the same and as many hidden states, [T, H] each, as the stage before hands on."""
+        assert self._stage is not None, "only a pipeline has stages before"
+        num_parts = 2 + num_states
+        parts = self._workspace.take("boundary", num_parts * num_tokens, self._hidden_size)
+        self._stage.receive(parts)
+        residual, delta, *states = parts.view(num_parts, num_tokens, self._hidden_size).unbind()
+        return residual, delta, states
+
+    def hand_on(
+        self, residual: torch.Tensor, delta: torch.Tensor, states: Sequence[torch.Tensor] = ()
+    ) -> None:
+        """Send copies of residual, delta and hidden states [T, H], as the next step reuses their buffers."""
         assert self._stage is not None, "only a pipeline has stages behind"
         # Not added here: the next norm fuses the addition, and rounds as it would without a pipeline.
-        self._stage.send(torch.cat((residual, delta)))
+        self._stage.send(torch.cat((residual, delta, *states)))

@@ -24,7 +24,7 @@ from splitserve.worker.device.base import Device
 from splitserve.worker.device.dtypes import check_quantization, resolve_dtype
 from splitserve.worker.kv_cache.cache_dtype import resolve_cache_dtype, settle_cache
 from splitserve.worker.models.dense_layer import load_dense
-from splitserve.worker.models.draft_heads.whole_vocabulary import AskedVocabulary
+from splitserve.worker.models.draft_heads.whole_vocabulary import AskedVocabulary, parts_needed
 from splitserve.worker.models.loaded_model import LoadedModel
 from splitserve.worker.models.placement import Placement
 from splitserve.worker.models.registry import (
@@ -126,24 +126,21 @@ def _with_draft(asked: WorkerConfig, model: AskedModel) -> AskedModel:
     config = read_draft_config(speculation.model, model.config, speculation.model_method)
     device, backend, mesh = model.placement
     head = config.draft_head
-    if mesh.stage is not None and head is not None:
-        method = speculation.model_method
-        raise ConfigError(f"--speculate: {method} works without --pipeline-parallel-size only")
     if mesh.stage is not None and device.name != "cpu":
         method = speculation.model_method
         raise ConfigError(f"--speculate: {method} works with --pipeline-parallel-size on CPUs only")
     if head is not None:
         if not isinstance(backend, CpuAttention):
             raise ConfigError(f"--speculate: the method {speculation.model_method} works on a CPU only")
-        # All ranks compute steps of the same shape, though rank 0 alone is asked for states.
+        # All ranks compute steps of the same shape, though the one that samples alone is asked for states.
         model = model._replace(uses=model.uses._replace(tapped_layers=head.read_layers))
     if asked.place.rank != asked.output_rank:
         # The rank that samples drafts, and holds all of the draft model.
         return model
     draft = _ask_draft(asked, model, config)
-    if head is not None and mesh.group is not None and not (head.has_own_embedding and head.has_own_head):
+    if head is not None and any(needs := parts_needed(model.config, head, mesh)):
         parts = model.dtype, model.quantization, draft.placement
-        draft = draft._replace(vocabulary=AskedVocabulary(model.config, head, *parts))
+        draft = draft._replace(vocabulary=AskedVocabulary(model.config, needs, *parts))
     return model._replace(draft=draft)
 
 

@@ -50,7 +50,7 @@ class Decoder:
         }
         self.adapters = ctx.adapters
         self._boundary = boundary = StageBoundary(ctx, config.hidden_size)
-        layers = boundary.layers(config.num_layers)
+        self._held = layers = boundary.layers(config.num_layers)
         self.num_layers = len(layers)
         self.num_kv_heads = len(ctx.heads(config).keys)
         self.head_dim = config.head_dim
@@ -69,13 +69,16 @@ class Decoder:
         self.num_params = ctx.plan.num_params
         self.workspace = ctx.workspace
         self._ops = ctx.ops
+        self._samples = ctx.is_first
         self.taps: HiddenTaps | None = None
 
     @property
     def embedding_weight(self) -> PackedParameter:
-        """The rows of the token embedding, of a model in one piece."""
-        assert self._embedding is not None
-        return self._embedding.weight
+        """The rows of the token embedding, of a model in one piece, or of its last stage with a tied head."""
+        if self._embedding is not None:
+            return self._embedding.weight
+        assert isinstance(self._head, OutputHead), "a classifier drafts nothing"
+        return self._head.weight
 
     def final_norm(self, states: torch.Tensor) -> torch.Tensor:
         """Return the norm of states [n, H] at the end of the last layer, in the norms' shared buffer."""
@@ -88,7 +91,7 @@ class Decoder:
 
     def tap(self, layers: Sequence[int]) -> None:
         """Hand out hidden states in front of these layers from now on; see HiddenTaps."""
-        self.taps = HiddenTaps(self._ops, self.workspace, layers)
+        self.taps = HiddenTaps(self._ops, self.workspace, layers, self._held.start, travels=self._samples)
 
     def forward(
         self,
@@ -100,17 +103,14 @@ class Decoder:
         """Return final hidden states [S, H], or None; see models.base.Model.forward."""
         if self.adapters is not None:
             self.adapters.begin(meta.adapters)
-        delta: torch.Tensor | None = None
-        if self._embedding is not None:
-            residual = self._embedding(token_ids)
-        else:
-            residual, delta = self._boundary.take_over(len(token_ids))
-        groups, taps = meta.of_groups(), self.taps
+        num_rows = len(meta.seq_lens)
+        residual, delta = self._begin(token_ids, num_rows)
+        groups, taps, end = meta.of_groups(), self.taps, self._held.stop
         # What is handed out at the end is that of all tokens.
-        ending = outputs if taps is not None and self.num_layers in taps.layers else None
+        ending = outputs if taps is not None and self._boundary.is_last and end in taps.layers else None
         if ending is not None or not self._boundary.is_last:
             outputs = None
-        for i, (layer, kv_cache) in enumerate(zip(self._layers, kv_caches, strict=True)):
+        for i, layer, kv_cache in zip(self._held, self._layers, kv_caches, strict=True):
             if taps is not None:
                 taps.take(i, residual, delta)
             midway = layer.attend(delta, residual, groups[kv_cache.group], kv_cache)
@@ -120,14 +120,25 @@ class Decoder:
                     self.adapters.narrow(outputs)
             residual, delta = midway.residual, layer.finish(midway)
         assert delta is not None
+        if not self._boundary.is_last:
+            states = [] if taps is None else taps.departing(num_rows, len(residual), end)
+            self._boundary.hand_on(residual, delta, states)
+            return None
         if taps is not None:
-            taps.take(self.num_layers, residual, delta)
+            taps.take(end, residual, delta)
             if ending is not None:
                 residual, delta = residual[ending], delta[ending]
-        if self._boundary.is_last:
-            return self._norm.add(delta, residual)
-        self._boundary.hand_on(residual, delta)
-        return None
+        return self._norm.add(delta, residual)
+
+    def _begin(self, token_ids: torch.Tensor, num_rows: int) -> tuple[torch.Tensor, torch.Tensor | None]:
+        """Return the residual in front of the first layer, and what is to be added to it, if anything."""
+        if self._embedding is not None:
+            return self._embedding(token_ids), None
+        num_states = 0 if self.taps is None else self.taps.num_arriving(num_rows)
+        residual, delta, states = self._boundary.take_over_all(len(token_ids), num_states)
+        if self.taps is not None:
+            self.taps.arrive(states)
+        return residual, delta
 
     def compute_logits(self, hidden: torch.Tensor) -> torch.Tensor | None:
         """Return fp32 logits [S, V], or None; see models.base.Model.compute_logits."""

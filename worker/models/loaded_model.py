@@ -35,7 +35,7 @@ class LoadedModel(NamedTuple):
         pooling: how it makes vectors of prompts; None if it generates text.
         dense: layers behind the pooling.
         draft: the smaller model or head that drafts for it; None for none.
-        vocabulary: of a head, the model's as a whole; None if it has its own, or the model is not sharded.
+        vocabulary: of a head, what it has not got of the model's, whole; None if it or its rank has all.
     """
 
     config: ModelConfig

@@ -24,7 +24,7 @@ from splitserve.engine_core.ipc.worker_messages import (
     WorkerReady,
 )
 from splitserve.engine_core.process.progress import StartupReport
-from splitserve.engine_core.server.kv_sizing import size_kv_cache
+from splitserve.engine_core.server.kv_sizing import scheduler_config, size_kv_cache
 from splitserve.engine_core.server.startup import Startup
 
 MODEL = ModelInfo("m", "LlamaForCausalLM", "bfloat16", 1000, 1000, [2])
@@ -210,6 +210,15 @@ def test_the_offload_tier_gets_the_whole_blocks_that_fit_its_memory() -> None:
     num_host_blocks = 3 * 2**29 // 100
     assert (size.num_host_blocks, size.num_host_bytes) == (num_host_blocks, num_host_blocks * 100)
     assert (size.num_blocks, size.num_bytes) == (10, 1000)
+
+
+@pytest.mark.parametrize(
+    ("speculate", "model", "fills_blocks"),
+    [("none", "", False), ("ngram", "", False), ("mtp", "", True), ("draft", "/small", True)],
+)
+def test_who_drafts_with_a_model_fills_blocks(speculate: str, model: str, fills_blocks: bool) -> None:
+    config = EngineConfig(model="m", speculate=speculate, speculative_model=model)
+    assert scheduler_config(config, MODEL, KVCacheReady(8), 0).drafts_fill_blocks == fills_blocks
 
 
 @pytest.mark.parametrize(("gb", "block_bytes"), [(99 / 2**30, 100), (2**20, 1)])

@@ -21,13 +21,21 @@ EOS = 2
 
 
 def write_tiny_llama(
-    folder: Path, *, dtype: torch.dtype = torch.float32, poisoned_token: int | None = None
+    folder: Path,
+    *,
+    dtype: torch.dtype = torch.float32,
+    poisoned_token: int | None = None,
+    num_layers: int = NUM_LAYERS,
+    is_tied: bool = False,
 ) -> Path:
-    """Write all files of a checkpoint; `poisoned_token` gets NaN as its embedding."""
+    """Write all files of a checkpoint; `poisoned_token` gets NaN as its embedding, a tied head none."""
     folder.mkdir(parents=True, exist_ok=True)
     tokenizer().save(str(folder / "tokenizer.json"))
-    (folder / "config.json").write_text(json.dumps(_config(dtype)))
-    weights = _weights()
+    changes = {"num_hidden_layers": num_layers, "tie_word_embeddings": is_tied}
+    (folder / "config.json").write_text(json.dumps(_config(dtype) | changes))
+    weights = _weights(num_layers)
+    if is_tied:
+        del weights["lm_head.weight"]
     if poisoned_token is not None:
         weights["model.embed_tokens.weight"][poisoned_token] = torch.nan
     save_file(
@@ -71,7 +79,7 @@ def _config(dtype: torch.dtype) -> dict[str, object]:
     }
 
 
-def _weights() -> dict[str, torch.Tensor]:
+def _weights(num_layers: int) -> dict[str, torch.Tensor]:
     generator = torch.Generator().manual_seed(11)
 
     def matrix(rows: int, columns: int) -> torch.Tensor:
@@ -82,7 +90,7 @@ def _weights() -> dict[str, torch.Tensor]:
         "model.norm.weight": torch.ones(HIDDEN),
         "lm_head.weight": matrix(VOCAB, HIDDEN),
     }
-    for layer in range(NUM_LAYERS):
+    for layer in range(num_layers):
         prefix = f"model.layers.{layer}."
         weights |= {
             prefix + "input_layernorm.weight": torch.ones(HIDDEN),

@@ -13,7 +13,6 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from splitserve.engine_core.checkpoint.config.architectures import read_model_config
-from splitserve.engine_core.checkpoint.config.model_config import DraftHead
 from splitserve.engine_core.checkpoint.gguf.tensor_types import BLOCKS
 from splitserve.engine_core.checkpoint.state import file_states
 from splitserve.engine_core.checkpoint.weight_files import Checkpoint
@@ -23,7 +22,7 @@ from splitserve.worker.device.base import Device
 from splitserve.worker.device.cpu import CpuDevice
 from splitserve.worker.layers.parameter import Part
 from splitserve.worker.layers.weight_plan import WeightPlan
-from splitserve.worker.models.draft_heads.whole_vocabulary import AskedVocabulary
+from splitserve.worker.models.draft_heads.whole_vocabulary import AskedVocabulary, Parts
 from splitserve.worker.models.placement import Placement
 from splitserve.worker.weights import loading
 from splitserve.worker.weights.formats.block_values import KINDS
@@ -320,9 +319,8 @@ def test_an_embedding_and_output_head_are_read_without_the_layers(
 ) -> None:
     source, path = checkpoints.get(SPECS["llama"]), tmp_path / "model.gguf"
     write_gguf(source, path)
-    head = DraftHead(layer="", read_layers=(1,), read_size=96)
     placement = Placement[Device](CpuDevice(), CpuAttention())
-    asked = AskedVocabulary(read_model_config(path), head, torch.float32, "none", placement)
+    asked = AskedVocabulary(read_model_config(path), Parts(True, True), torch.float32, "none", placement)
     vocabulary = asked.load(lambda loaded, total: None, load_weights)
     table = load_file(source / "model.safetensors")["model.embed_tokens.weight"]
     rows = torch.empty(2, table.shape[1])

@@ -1,4 +1,7 @@
-"""How are a model's hidden states handed out? As copies of the residual stream in front of some layers."""
+"""How are a model's hidden states handed out? As copies of the residual stream in front of some layers.
+
+A pipeline's last stage hands them out, so those of layers before it come with what it is passed anyway.
+"""
 
 from __future__ import annotations
 
@@ -10,6 +13,9 @@ from splitserve.worker.device.workspace import Workspace
 from splitserve.worker.ops.interface import Kernels
 from splitserve.worker.ops.matrix import Matrix
 
+# Of a pass over more rows together nobody reads any.
+MAX_READ_ROWS = 32
+
 
 class HiddenTaps:
     """Keeps the hidden states of all tokens of the last pass, which recordings of it write, too.
@@ -19,15 +25,28 @@ class HiddenTaps:
         workspace: of the model.
         layers: in front of which states are taken, each at least 1, perhaps the number of layers: behind the
             last one.
+        first_layer: of those that this stage holds.
+        travels: states of the layers before come from another stage, and all go to the next; not on ranks
+            which nobody asks for states.
 
     Attributes:
         layers: see above.
     """
 
-    def __init__(self, ops: Kernels[Matrix], workspace: Workspace, layers: Sequence[int]) -> None:
+    def __init__(
+        self,
+        ops: Kernels[Matrix],
+        workspace: Workspace,
+        layers: Sequence[int],
+        first_layer: int = 0,
+        *,
+        travels: bool = True,
+    ) -> None:
         self._ops = ops
         self._workspace = workspace
         self.layers = tuple(layers)
+        self._before = [layer for layer in self.layers if layer < first_layer]
+        self._travels = travels
         self._size = 0
 
     def take(self, layer: int, residual: torch.Tensor, delta: torch.Tensor | None) -> None:
@@ -37,6 +56,22 @@ class HiddenTaps:
         assert delta is not None, "there is a layer before it"
         self._size = residual.shape[1]
         self._ops.add(self._buffer(layer, len(residual)), residual, delta)
+
+    def num_arriving(self, num_rows: int) -> int:
+        """Return how many states of each token come from the stage before, in a pass over so many rows."""
+        return len(self._before) if self._travels and num_rows <= MAX_READ_ROWS else 0
+
+    def arrive(self, states: Sequence[torch.Tensor]) -> None:
+        """Note states [T, H] that have come, as many as are said to."""
+        for layer, state in zip(self._before, states, strict=False):
+            self._size = state.shape[1]
+            self._buffer(layer, len(state)).copy_(state)
+
+    def departing(self, num_rows: int, num_tokens: int, end: int) -> list[torch.Tensor]:
+        """Return the states [T, H] that the next stage, which begins at a layer, is said to get."""
+        if not self._travels or num_rows > MAX_READ_ROWS:
+            return []
+        return [self._buffer(layer, num_tokens) for layer in self.layers if layer < end]
 
     def states(self, places: torch.Tensor) -> torch.Tensor:
         """Return the states of some tokens of the last pass side by side, [n, size * layers].

@@ -20,6 +20,7 @@ from splitserve.engine_core.ipc.worker_messages import NewRow, SchedulerOutput
 from splitserve.worker.batch.sampling_state import Feature
 from splitserve.worker.batch.step_inputs import StepInputs
 from splitserve.worker.kv_cache.host_blocks import HostBlocks
+from splitserve.worker.models.draft_heads.hidden_taps import MAX_READ_ROWS
 from splitserve.worker.ops.columns import Index, Int32
 from splitserve.worker.sampling.sampler import Sampler
 from splitserve.worker.speculation.draft_heads.computed import Computed, ComputedRows
@@ -31,7 +32,7 @@ from splitserve.worker.speculation.draft_sheet import DraftSheet
 
 Bools = npt.NDArray[np.bool_]
 # Of more rows together nothing is read: in such steps none may draft.
-MAX_ROWS = 32
+MAX_ROWS = MAX_READ_ROWS
 
 
 class HeadDrafter:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from splitserve.worker.graphs.drafted_graphs import DraftedGraphs
 from splitserve.worker.models.base import Model
+from splitserve.worker.models.decoder import Decoder
 from splitserve.worker.models.draft_heads.eagle3 import Eagle3Head
 from splitserve.worker.models.draft_heads.mtp import MtpHead
 from splitserve.worker.models.loaded_model import LoadedModel
@@ -43,6 +44,9 @@ def make_head_drafter(
     """
     head, batch = draft.model, sampler.batch
     assert isinstance(head, Eagle3Head | MtpHead)
+    if draft.vocabulary is not None:
+        assert isinstance(model, Decoder), "heads draft for decoders only"
+        draft.vocabulary.complete(model)
     head.serve(model, draft.vocabulary)
     caches, host_blocks = make_cache(draft, batch, num_host_blocks)
     graphs = DraftedGraphs(head, caches, batch) if records else None

@@ -76,7 +76,6 @@ class Always:
         for row in (self._sheet.num_drafts > 0).nonzero()[0].tolist():
             self._draft_afresh(row)
             self.starts.append(int(starts[row]))
-            self.seen["read"] += int(self._batch.num_tokens[row]) - int(starts[row])
         return self._sheet.num_drafts
 
     def leave(self, step: SchedulerOutput) -> None:
