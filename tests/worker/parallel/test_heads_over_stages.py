@@ -16,7 +16,7 @@ from tests.checkpoints import CheckpointCache
 from tests.worker.parallel.drafting import FreeDrafts, loop_on, ranks_of
 from tests.worker.parallel.ranks import RankPool
 from tests.worker.runner.checkpoints import write_tiny_llama
-from tests.worker.runner.test_engine_core import Loop, Served
+from tests.worker.runner.test_engine_core import NUM_BLOCKS, Loop, Served
 from tests.worker.speculation.draft_heads.head_checkpoint import CONFIG, head_weights, write_head
 from tests.worker.speculation.draft_heads.test_mtp import write_mtp
 
@@ -120,7 +120,11 @@ def test_a_head_drafts_on_the_last_stage_as_on_one(
     served = [each.again() for each in requests]
     loop.run(served)
     assert [each.heard() for each in served] == [each.heard() for each in requests]
-    (counts,) = loop.engine.stats().drafts
+    stats = loop.engine.stats()
+    assert stats.num_free_blocks == NUM_BLOCKS
+    assert stats.num_preemptions > 0
+    assert stats.prefix_cache_hits > 0
+    (counts,) = stats.drafts
     assert sum(counts.counted) > 0
     *others, noted = [each for each in workers.ask(Noted()) if each is not None]
     assert not others
