@@ -32,6 +32,8 @@ def blocks_of_largest_step(limits: BatchLimits) -> int:
 def run_largest_step(runner: ModelRunner, limits: BatchLimits) -> None:
     """Prefill as many tokens as fit in a step, once in many rows that all sample and once in one row.
 
+    What drafts beside the model runs its largest pass after that.
+
     Args:
         runner: with an empty batch, which is empty again afterwards.
         limits: of the runner's batch.
@@ -47,6 +49,9 @@ def run_largest_step(runner: ModelRunner, limits: BatchLimits) -> None:
             if error.code == DeviceMemoryError.code:
                 raise torch.OutOfMemoryError(error.message)
         runner.execute(SchedulerOutput(0, rows=b"", num_tokens=b"", freed_rows=rows))
+    draft_model = None if runner.drafting is None else runner.drafting.draft_model
+    if draft_model is not None:
+        draft_model.run_largest()
 
 
 def _steps(limits: BatchLimits) -> tuple[list[int], list[int]]:

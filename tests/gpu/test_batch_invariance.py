@@ -11,7 +11,7 @@ import torch
 
 from splitserve.worker.config import WorkerConfig
 from splitserve.worker.ops.dense_weight import DenseWeight
-from splitserve.worker.ops.invariant import ROW_TILE, InvariantOps, invariant_ops
+from splitserve.worker.ops.invariant import ROW_TILE, InvariantLatentOps, InvariantOps, invariant_ops
 from splitserve.worker.worker import Worker
 from tests.gpu.conftest import Gpu
 from tests.gpu.whole_worker import NUM_BLOCKS, device_of
@@ -30,6 +30,9 @@ def invariant(gpu: Gpu) -> InvariantOps:
     ops = InvariantOps.__new__(InvariantOps)
     # The same library; loading it anew would export its functions a second time.
     ops.__dict__.update(gpu.ops.__dict__)
+    latents = InvariantLatentOps.__new__(InvariantLatentOps)
+    latents.__dict__.update(gpu.ops.latents.__dict__)
+    ops.latents = latents
     return ops
 
 

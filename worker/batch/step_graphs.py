@@ -144,6 +144,15 @@ class DraftedStepGraphs(Protocol):
     def is_at_speed(self) -> bool:
         """Whether the last step took as long as steps of its sizes will from now on."""
 
+    def prepare(self, inputs: StepInputs) -> bool:
+        """Make what forward() needs for a step and can make before, so that it runs the model for that alone.
+
+        It may run the model on padding, so call it before the model's own buffers are given anything to read.
+
+        Returns:
+            Whether there was nothing to do.
+        """
+
     def forward(self, inputs: StepInputs) -> torch.Tensor | None:
         """Run the model if every row computes its last known token and drafts; else return None.
 

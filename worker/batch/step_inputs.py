@@ -69,17 +69,20 @@ class StepInputs(NamedTuple):
         """
         meta, count = self.meta, len(self.token_ids)
         of_rows = torch.from_numpy(np.repeat(np.arange(len(self.rows)), np.diff(self.cu_seqlens)))
-        starts, cu_seqlens = meta.positions.numpy(), np.arange(count + 1, dtype=np.int32)
+        cu_seqlens = np.arange(count + 1, dtype=np.int32)
+        rows = of_rows.numpy()
+        # Those of its row but for the ones behind it.
+        num_behind = self.cu_seqlens[rows + 1] - cu_seqlens[1:]
         windows = meta.window_tables
         return StepInputs(
-            rows=self.rows[of_rows.numpy()],
-            starts=starts,
+            rows=self.rows[rows],
+            starts=meta.positions.numpy(),
             token_ids=self.token_ids,
             cu_seqlens=cu_seqlens,
             meta=meta._replace(
                 block_tables=meta.block_tables[of_rows],
                 cu_seqlens_q=torch.from_numpy(cu_seqlens),
-                seq_lens=torch.from_numpy(starts + np.int32(1)),
+                seq_lens=torch.from_numpy(meta.seq_lens.numpy()[rows] - num_behind),
                 window_tables=None if windows is None else windows[:, of_rows],
             ),
             sampling=np.arange(count),

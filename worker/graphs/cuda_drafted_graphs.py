@@ -29,6 +29,10 @@ class CudaDraftedGraphs:
         """Whether the last step took as long as steps of its size will from now on."""
         return self._graphs.is_at_speed
 
+    def prepare(self, inputs: StepInputs) -> bool:
+        """See DraftedStepGraphs: a graph that is missing is captured here."""
+        return self._graphs.prepare_rows(len(inputs.token_ids))
+
     def forward(self, inputs: StepInputs) -> torch.Tensor | None:
         """Run the model if every row computes its last known token and drafts; else return None.
 

@@ -42,13 +42,19 @@ class CudaGraph:
         model: Model,
         caches: list[KVCache],
         step: CudaStep,
+        *,
+        samples: bool,
     ) -> None:
-        """Capture nothing yet; the arguments must live and must not move as long as this object is used."""
+        """Capture nothing yet; the arguments must live and must not move as long as this object is used.
+
+        Without `samples` there is no second half, and no draw().
+        """
         self._device, self._backend, mesh = placement
         self._group = mesh.group
         self._model = model
         self._caches = caches
         self._step = step
+        self._samples = samples
         self._hidden = torch.empty(0)
         self._inputs: StepInputs | None = None
         self._batch: InputBatch | None = None
@@ -57,14 +63,16 @@ class CudaGraph:
     def run(self) -> CudaGraph:
         """Run a padding-only step eagerly, as both halves need before they are captured."""
         self._run_model()
-        self._run_sampling()
+        if self._samples:
+            self._run_sampling()
         return self
 
     @torch.inference_mode()
     def capture(self) -> CudaGraph:
         """Capture both halves, once, without running them."""
         self._forward = self._device.capture(self._run_model)
-        self._draw = self._device.capture(self._run_sampling)
+        if self._samples:
+            self._draw = self._device.capture(self._run_sampling)
         return self
 
     def _run_model(self) -> None:

@@ -57,6 +57,8 @@ class CudaGraphs:
         kv_caches: ArrivingCaches,
         batch: InputBatch,
         max_rows: int,
+        *,
+        samples: bool = True,
     ) -> None:
         """Capture nothing yet.
 
@@ -66,6 +68,7 @@ class CudaGraphs:
             kv_caches: one per layer.
             batch: the rows to decode.
             max_rows: most rows of logits at once; steps of more rows, or over MAX_GRAPH_ROWS, run eagerly.
+            samples: capture sampling, too; False for forward_rows() alone.
         """
         self._placement = placement
         self._device = device = placement.device
@@ -73,6 +76,7 @@ class CudaGraphs:
         self._model = model
         self._kv_caches = kv_caches
         self._batch = batch
+        self._samples = samples
         self._sizes = ladder(min(max_rows, MAX_GRAPH_ROWS, len(batch.num_tokens)))
         self._ones = np.ones(self._sizes[-1], "<i4").tobytes()
         self._graphs: dict[int, CudaGraph] = {}
@@ -110,12 +114,23 @@ class CudaGraphs:
         Returns:
             The hidden states of the rows, [R, H], valid until the next step.
         """
-        num_rows = len(inputs.rows)
-        graph = self._graph(self._size_of(num_rows)) if 0 < num_rows <= self._sizes[-1] else None
+        graph = self._graph_of_rows(len(inputs.rows))
         if graph is None:
             return None
         self._replay(graph, inputs)
         return graph.hidden
+
+    @torch.inference_mode()
+    def prepare_rows(self, num_rows: int) -> bool:
+        """Have the graph that forward_rows() replays; returns whether it was there, or there will be none."""
+        self._graph_of_rows(num_rows)
+        return self.is_at_speed
+
+    def _graph_of_rows(self, num_rows: int) -> CudaGraph | None:
+        if not 0 < num_rows <= self._sizes[-1]:
+            self.is_at_speed = True
+            return None
+        return self._graph(self._size_of(num_rows))
 
     def _replay(self, graph: CudaGraph, inputs: StepInputs) -> None:
         # A replay is a single launch, so it cannot wait between layers.
@@ -201,7 +216,7 @@ class CudaGraphs:
             self._last_drawn, self._block_tables, abs(size), window_tables=windows, has_adapters=size < 0
         )
         caches = list(self._kv_caches)
-        return CudaGraph(self._placement, self._model, caches, step)
+        return CudaGraph(self._placement, self._model, caches, step, samples=self._samples)
 
     def _attempt(self, make: Callable[[], CudaGraph]) -> CudaGraph | None:
         """Run work that allocates but communicates nothing; None if any rank ran out of memory."""

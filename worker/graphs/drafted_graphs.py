@@ -115,6 +115,10 @@ class DraftedGraphs:
         self._generation = 0
         self.is_at_speed = True
 
+    def prepare(self, inputs: StepInputs) -> bool:
+        """See DraftedStepGraphs: a recording is made by the step that it is of."""
+        return True
+
     def forward(self, inputs: StepInputs) -> torch.Tensor | None:
         """Run the model if every row computes its last known token and drafts; else return None.
 

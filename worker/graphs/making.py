@@ -16,7 +16,7 @@ from splitserve.worker.models.placement import Placement
 
 
 def make_graphs(
-    loaded: LoadedModel, caches: ArrivingCaches, batch: InputBatch, max_rows: int
+    loaded: LoadedModel, caches: ArrivingCaches, batch: InputBatch, max_rows: int, *, samples: bool = True
 ) -> StepGraphs | None:
     """Return graphs of decode steps; None if each has to run eagerly.
 
@@ -25,6 +25,7 @@ def make_graphs(
         caches: one per layer.
         batch: the rows to decode.
         max_rows: most rows of logits at once.
+        samples: their rows are sampled as those of the batch; False for graphs that only compute drafts.
     """
     device, backend, mesh = loaded.placement
     # No request of an embedding model decodes.
@@ -36,7 +37,8 @@ def make_graphs(
     if isinstance(backend, CpuAttention):
         return DecodeGraphs(loaded.model, caches, batch, max_rows, mesh.group)
     if isinstance(device, CudaDevice) and backend.can_be_captured:
-        return CudaGraphs(Placement(device, backend, mesh), loaded.model, caches, batch, max_rows)
+        placement = Placement(device, backend, mesh)
+        return CudaGraphs(placement, loaded.model, caches, batch, max_rows, samples=samples)
     return None
 
 

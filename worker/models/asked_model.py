@@ -124,14 +124,15 @@ def _with_draft(asked: WorkerConfig, model: AskedModel) -> AskedModel:
     if speculation is None or not speculation.model_method or model.pooling is not None:
         return model
     config = read_draft_config(speculation.model, model.config, speculation.model_method)
-    device, backend, mesh = model.placement
+    device, _backend, mesh = model.placement
     head = config.draft_head
     if mesh.stage is not None and device.name != "cpu":
         method = speculation.model_method
         raise ConfigError(f"--speculate: {method} works with --pipeline-parallel-size on CPUs only")
     if head is not None:
-        if not isinstance(backend, CpuAttention):
-            raise ConfigError(f"--speculate: the method {speculation.model_method} works on a CPU only")
+        if asked.num_ranks > 1 and device.name == "cuda":
+            method = speculation.model_method
+            raise ConfigError(f"--speculate: the method {method} works on one GPU, not with several ranks")
         # All ranks compute steps of the same shape, though the one that samples alone is asked for states.
         model = model._replace(uses=model.uses._replace(tapped_layers=head.read_layers))
     if asked.place.rank != asked.output_rank:

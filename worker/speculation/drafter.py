@@ -56,6 +56,13 @@ class ModelDrafter(Drafter, Protocol):
     host_blocks: HostBlocks
     max_pause: int
 
+    @property
+    def has_unread(self) -> bool:
+        """Whether the next read_ahead() may read of the last step, and the tokens that this draws."""
+
+    def run_largest(self) -> None:
+        """Run a pass of the largest kind, for its memory, right behind one of the model on an empty batch."""
+
     def follow(self, step: SchedulerOutput) -> None:
         """Take in the moves and blocks of a step, as the batch has; every step must be seen here."""
 

@@ -45,7 +45,9 @@ class Drafting(NamedTuple):
 
     def can_follow(self, step: SchedulerOutput) -> bool:
         """Whether a step needs nothing of the tokens of a step in flight: drafts come behind these."""
-        return step.max_drafts == 0 and not self.speculator.may_end(step)
+        if step.max_drafts or self.speculator.may_end(step):
+            return False
+        return self.draft_model is None or not self.draft_model.has_unread
 
     def leave(self, step: SchedulerOutput) -> None:
         """Take note of the rows that leave with a step, before the batch takes in its changes."""

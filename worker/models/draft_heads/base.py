@@ -37,7 +37,11 @@ class HeadModel(Model, Protocol):
         """
 
     def states(self, places: torch.Tensor) -> torch.Tensor:
-        """Return the features [n, H] of tokens of the model's last pass, given their places int64 [n]."""
+        """Return the features [n, H] of tokens of the model's last pass; the next one may overwrite them.
+
+        Args:
+            places: int64 [n] on the device, of the tokens among those of the pass.
+        """
 
     def put(self, features: torch.Tensor) -> None:
         """Have features [T, H] for the tokens of the next pass; they may be what the last one returned."""

@@ -23,6 +23,7 @@ from splitserve.worker.layers.mlp import GatedMLP, MlpSpec
 from splitserve.worker.layers.norm import RMSNorm
 from splitserve.worker.layers.parameter import PackedParameter, Part
 from splitserve.worker.layers.rotary import RotaryEmbedding
+from splitserve.worker.layers.weight_plan import Table
 from splitserve.worker.models.base import Model
 from splitserve.worker.models.decoder import Decoder
 from splitserve.worker.models.draft_heads.base import Vocabulary
@@ -55,7 +56,10 @@ class Eagle3Head:
         self._size = size = config.hidden_size
         self._eps = config.norm_eps
         self.num_kv_heads, self.head_dim = config.num_kv_heads, config.head_dim
-        self._token_ids = torch.tensor(head.token_ids, dtype=torch.int64) if head.token_ids else None
+        self._token_ids: Table | None = None
+        if head.token_ids:
+            token_ids = head.token_ids
+            self._token_ids = ctx.plan.declare_table(lambda: torch.tensor(token_ids, dtype=torch.int64))
         self._vocab_size = config.vocab_size
         self._goes_on_with_norm = head.goes_on_with_norm
         self._embedding: PackedParameter | None = None
@@ -129,7 +133,7 @@ class Eagle3Head:
         if self._token_ids is None:
             return logits
         out = self.workspace.take("all_logits", count, self._vocab_size, torch.float32)
-        return out.fill_(-torch.inf).index_copy_(1, self._token_ids, logits)
+        return out.fill_(-torch.inf).index_copy_(1, self._token_ids.tensor, logits)
 
     @property
     def _table(self) -> PackedParameter:

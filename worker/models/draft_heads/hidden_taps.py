@@ -48,6 +48,8 @@ class HiddenTaps:
         self._before = [layer for layer in self.layers if layer < first_layer]
         self._travels = travels
         self._size = 0
+        # Most tokens of a pass so far: the buffers are as large, whatever recording ran last.
+        self._num_tokens = 0
 
     def take(self, layer: int, residual: torch.Tensor, delta: torch.Tensor | None) -> None:
         """Note the stream in front of a layer, the sum of residual and delta [T, H]."""
@@ -55,6 +57,7 @@ class HiddenTaps:
             return
         assert delta is not None, "there is a layer before it"
         self._size = residual.shape[1]
+        self._num_tokens = max(self._num_tokens, len(residual))
         self._ops.add(self._buffer(layer, len(residual)), residual, delta)
 
     def num_arriving(self, num_rows: int) -> int:
@@ -65,6 +68,7 @@ class HiddenTaps:
         """Note states [T, H] that have come, as many as are said to."""
         for layer, state in zip(self._before, states, strict=False):
             self._size = state.shape[1]
+            self._num_tokens = max(self._num_tokens, len(state))
             self._buffer(layer, len(state)).copy_(state)
 
     def departing(self, num_rows: int, num_tokens: int, end: int) -> list[torch.Tensor]:
@@ -77,10 +81,9 @@ class HiddenTaps:
         """Return the states of some tokens of the last pass side by side, [n, size * layers].
 
         Args:
-            places: int64 [n], of the tokens among those of the pass.
+            places: int64 [n] on the device, of the tokens among those of the pass.
         """
-        count = int(places.max()) + 1
-        return torch.cat([self._buffer(layer, count)[places] for layer in self.layers], dim=1)
+        return torch.cat([self._buffer(layer, self._num_tokens)[places] for layer in self.layers], dim=1)
 
     def _buffer(self, layer: int, count: int) -> torch.Tensor:
         return self._workspace.take(f"hidden_{layer}", count, self._size)

@@ -68,6 +68,14 @@ class HeadDrafter:
         self._is_read = np.zeros(sampler.batch.limits.max_num_seqs, np.bool_)
         self.is_at_speed = True
 
+    def run_largest(self) -> None:
+        """See ModelDrafter: all pairs of a prompt in one step, and drafts for as many rows as may draft."""
+        limits, zero = self._batch.limits, np.zeros(1, np.int32)
+        count = min(limits.max_num_batched_tokens, limits.max_model_len) - 1
+        if count > 0:
+            hidden = self._passes.read(Span(zero, zero, zero + count), zero, np.arange(count))
+            self._passes.logits(hidden.expand(min(MAX_ROWS, limits.max_num_seqs), -1).contiguous())
+
     def follow(self, step: SchedulerOutput) -> None:
         """See ModelDrafter."""
         if step.moves_from:
@@ -80,6 +88,11 @@ class HeadDrafter:
         self._coverage.enter(new)
         self._is_read[new.row] = True
         return new.sampling.grammar is None
+
+    @property
+    def has_unread(self) -> bool:
+        """See ModelDrafter."""
+        return self._computed is not None
 
     def took(self, num_rows: int, inputs: Callable[[], StepInputs]) -> None:
         """See ModelDrafter."""
@@ -125,7 +138,11 @@ class HeadDrafter:
             return 0.0
         started = time.perf_counter()
         wanted &= (self._batch.sampling.features & np.uint16(Feature.GRAMMAR)) == 0
-        self._read(Computed.of(inputs()), wanted, pauses() == 0)
+        computed = inputs()
+        self._read(Computed.of(computed), wanted, pauses() == 0)
+        if computed.only_decodes:
+            # The next step is timed.
+            self._passes.wait()
         return time.perf_counter() - started
 
     def _read(self, computed: Computed, wanted: Bools, may_begin: Bools) -> tuple[Span, torch.Tensor | None]:
@@ -175,7 +192,7 @@ class HeadDrafter:
             most: int32 [n].
         """
         num_drafts = np.zeros_like(rows)
-        hidden = hidden[torch.from_numpy(going)]
+        hidden = self._passes.select(hidden, going)
         while True:
             lengths = self._batch.num_tokens[rows[going]] + num_drafts[going]
             token_ids = self._sampler.draw(self._passes.logits(hidden), rows[going], lengths)
@@ -185,7 +202,7 @@ class HeadDrafter:
             kept = (is_drawn & (num_drafts[going] < most[going])).nonzero()[0]
             if len(kept) == 0:
                 return num_drafts
-            going, hidden = going[kept], hidden[torch.from_numpy(kept)]
+            going, hidden = going[kept], self._passes.select(hidden, kept)
             span = Span(rows[going], lengths[kept] - ONE, np.ones(len(going), np.int32))
             hidden = self._passes.go_on(span, self._coverage.begins[span.rows], hidden)
             self.is_at_speed = self.is_at_speed and self._passes.is_at_speed

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
 import torch
 
 from splitserve.worker.batch.input_batch import InputBatch
+from splitserve.worker.batch.step_graphs import DraftedStepGraphs
 from splitserve.worker.batch.step_inputs import StepInputs
 from splitserve.worker.batch.step_layout import StepLayout
-from splitserve.worker.graphs.drafted_graphs import DraftedGraphs
 from splitserve.worker.kv_cache.arriving_caches import ArrivingCaches
 from splitserve.worker.models.draft_heads.base import HeadModel
 from splitserve.worker.models.loaded_model import LoadedModel
@@ -40,10 +42,10 @@ class HeadPasses:
         head: HeadModel,
         caches: ArrivingCaches,
         batch: InputBatch,
-        graphs: DraftedGraphs | None,
+        graphs: DraftedStepGraphs | None,
     ) -> None:
         self.head = head
-        self._backend = loaded.placement.backend
+        self._device, self._backend, _mesh = loaded.placement
         self._caches = caches
         self._batch = batch
         self._graphs = graphs
@@ -62,14 +64,17 @@ class HeadPasses:
         Returns:
             What the head makes of the last pair of each row, [n, H]; the next call may overwrite it.
         """
-        self.head.put(self.head.states(torch.from_numpy(places)))
-        return self._run(span, begins)
+        return self._run(span, begins, lambda: self.head.states(self._place(places)))
 
     @torch.inference_mode()
     def go_on(self, span: Span, begins: Int32, hidden: torch.Tensor) -> torch.Tensor:
-        """Run over one pair of each row, made of what the last call returned of them, [n, H]."""
-        self.head.put(hidden)
-        return self._run(span, begins)
+        """Run over one pair of each row, made of a copy of what the last call returned of them, [n, H]."""
+        return self._run(span, begins, lambda: hidden)
+
+    @torch.inference_mode()
+    def select(self, hidden: torch.Tensor, which: Index) -> torch.Tensor:
+        """Return a copy of some of the rows [n, H], ascending and distinct, for go_on()."""
+        return hidden.clone() if len(which) == len(hidden) else hidden[self._place(which)]
 
     @torch.inference_mode()
     def logits(self, hidden: torch.Tensor) -> torch.Tensor:
@@ -78,19 +83,35 @@ class HeadPasses:
         assert logits is not None, "a head is on one rank"
         return logits
 
-    def _run(self, span: Span, begins: Int32) -> torch.Tensor:
+    def wait(self) -> None:
+        """Wait until the device has run all passes so far."""
+        self._device.synchronize()
+
+    def _run(self, span: Span, begins: Int32, features: Callable[[], torch.Tensor]) -> torch.Tensor:
         inputs = self._lay_out(span, begins)
-        last = inputs.cu_seqlens[1:] - ONE
-        hidden, self.is_at_speed = None, True
-        if self._graphs is not None and int(span.counts.max()) <= MAX_SMALL:
-            hidden = self._graphs.forward(inputs)
-            self.is_at_speed = self._graphs.is_at_speed
+        graphs = self._graphs if int(span.counts.max()) <= MAX_SMALL else None
+        is_ready = graphs is None or graphs.prepare(inputs)
+        self.head.put(features())
+        if graphs is None:
+            self.is_at_speed = True
+            return self._compute(inputs)
+        hidden = graphs.forward(inputs)
+        self.is_at_speed = is_ready and graphs.is_at_speed
         if hidden is None:
-            self._backend.begin_step(inputs.meta)
-            hidden = self.head.forward(inputs.token_ids, inputs.meta, self._caches, torch.from_numpy(last))
-            assert hidden is not None, "a head is on one rank"
-            return hidden
-        return hidden if len(hidden) == len(last) else hidden[torch.from_numpy(last)]
+            return self._compute(inputs)
+        return hidden if len(hidden) == len(span.rows) else hidden[self._place(inputs.cu_seqlens[1:] - ONE)]
+
+    def _compute(self, inputs: StepInputs) -> torch.Tensor:
+        last = torch.from_numpy(inputs.cu_seqlens[1:] - ONE)
+        token_ids, *layout, places = self._device.place([*inputs.tensors, last])
+        meta = inputs.layout_of(layout)
+        self._backend.begin_step(meta)
+        hidden = self.head.forward(token_ids, meta, self._caches, places)
+        assert hidden is not None, "a head is on one rank"
+        return hidden
+
+    def _place(self, index: Index | Int32) -> torch.Tensor:
+        return self._device.place([torch.from_numpy(index)])[0]
 
     def _lay_out(self, span: Span, begins: Int32) -> StepInputs:
         index = span.rows.astype(np.intp)

@@ -45,6 +45,7 @@ class DraftModel:
 
     method = "draft_model"
     max_pause = 0
+    has_unread = False
 
     def __init__(
         self, passes: DraftPasses, sampler: Sampler, host_blocks: HostBlocks, max_model_len: int
@@ -66,6 +67,11 @@ class DraftModel:
         self._max_tokens = min(MAX_READ_TOKENS, sampler.batch.limits.max_num_batched_tokens)
         self._plain_steps = PlainSteps(sampler.batch.limits.max_num_seqs)
         self.is_at_speed = True
+
+    def run_largest(self) -> None:
+        """See ModelDrafter."""
+        zero = np.zeros(1, np.int32)
+        self._passes.run(Span(zero, zero, zero + min(self._max_tokens, self._max_model_len)), np.arange(1))
 
     def follow(self, step: SchedulerOutput) -> None:
         """See ModelDrafter."""

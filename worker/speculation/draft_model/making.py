@@ -6,6 +6,7 @@ import torch
 
 from splitserve.engine_core.errors import ConfigError
 from splitserve.worker.batch.input_batch import InputBatch
+from splitserve.worker.batch.step_graphs import DraftedStepGraphs
 from splitserve.worker.graphs.making import make_drafted_graphs, make_graphs
 from splitserve.worker.kv_cache.arriving_caches import ArrivingCaches
 from splitserve.worker.kv_cache.host_blocks import HostBlocks
@@ -32,9 +33,17 @@ def make_draft_model(
     """
     batch = sampler.batch
     caches, host_blocks = make_cache(draft, batch, num_host_blocks)
-    plain = make_graphs(draft, caches, batch, batch.limits.max_num_seqs) if records else None
-    passes = DraftPasses(draft, caches, batch, make_drafted_graphs(plain, draft, caches, batch))
+    graphs = make_pass_graphs(draft, caches, batch, batch.limits.max_num_seqs) if records else None
+    passes = DraftPasses(draft, caches, batch, graphs)
     return DraftModel(passes, sampler, host_blocks, draft.config.max_model_len)
+
+
+def make_pass_graphs(
+    draft: LoadedModel, caches: ArrivingCaches, batch: InputBatch, max_rows: int
+) -> DraftedStepGraphs | None:
+    """Return graphs of passes of up to max_rows tokens; None if each has to run eagerly."""
+    plain = make_graphs(draft, caches, batch, max_rows, samples=False)
+    return make_drafted_graphs(plain, draft, caches, batch)
 
 
 def make_cache(

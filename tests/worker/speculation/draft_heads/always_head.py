@@ -6,6 +6,7 @@ import numpy as np
 import torch
 
 from splitserve.engine_core.ipc.worker_messages import SchedulerOutput
+from splitserve.worker.batch.step_inputs import StepInputs
 from splitserve.worker.batch.step_layout import StepLayout
 from splitserve.worker.kv_cache.layout import layer_caches
 from splitserve.worker.ops.columns import Int32
@@ -24,7 +25,8 @@ class Afresh:
         loaded, batch = worker.loaded, drafter._batch
         assert loaded is not None
         assert loaded.draft is not None
-        self._model, self._backend = loaded.model, loaded.placement.backend
+        self._model = loaded.model
+        self._device, self._backend, _mesh = loaded.placement
         self._batch = batch
         shape = loaded.block_shape(batch.limits.block_size)
         self._caches = layer_caches(self._backend.allocate(shape, batch.limits.num_blocks))
@@ -37,9 +39,19 @@ class Afresh:
         batch, end = self._batch, int(self._batch.num_tokens[row]) - 1
         index, ones = np.array([row]), np.ones(1, np.int32)
         tokens = self._layout.mixed(index, ones * end, ones * 0)
-        meta = self._layout.attention(index, ones * end, tokens)
+        inputs = StepInputs(
+            rows=index.astype(np.int32),
+            starts=ones * 0,
+            token_ids=torch.from_numpy(batch.tokens[row, :end]),
+            cu_seqlens=tokens.cu_seqlens,
+            meta=self._layout.attention(index, ones * end, tokens),
+            sampling=index[:0],
+            errors=[],
+        )
+        token_ids, *layout = self._device.place(inputs.tensors)
+        meta = inputs.layout_of(layout)
         self._backend.begin_step(meta)
-        self._model.forward(torch.from_numpy(batch.tokens[row, :end]), meta, self._caches)
+        self._model.forward(token_ids, meta, self._caches)
         drafter = self._drafter
         span = Span(index.astype(np.int32), ones * begin, ones * (end - begin))
         hidden = drafter._passes.read(span, ones * begin, np.arange(begin, end))

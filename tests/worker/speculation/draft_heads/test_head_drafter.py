@@ -43,12 +43,14 @@ def loaded(tmp_path_factory: pytest.TempPathFactory) -> tuple[Worker, WorkerConf
     return worker, config
 
 
-def always_draft(worker: Worker, other: Worker, *, may_pause: bool = True) -> AlwaysHead:
+def always_draft(
+    worker: Worker, other: Worker, *, may_pause: bool = True, records: bool = True
+) -> AlwaysHead:
     runner, loaded = worker.runner, worker.loaded
     assert runner is not None
     assert loaded is not None
     assert loaded.draft is not None
-    drafter = make_head_drafter(loaded.draft, loaded.model, runner._sampler, 0, records=True)
+    drafter = make_head_drafter(loaded.draft, loaded.model, runner._sampler, 0, records=records)
     always = AlwaysHead(drafter, other, may_pause=may_pause)
     runner.drafting = always.drafting()
     return always
