@@ -29,7 +29,7 @@ unexport PYTHONDONTWRITEBYTECODE
 # What was asked for is part of the name, so that asking for something else builds it.
 INSTALLED := $(VENV)/.installed$(SPLITSERVE_CUDA)
 
-.PHONY: serve kernels packages test test-all test-worker test-frontend test-rest coverage soak soak-server fuzz bench compare check gpu-wheels gpu-check \
+.PHONY: serve kernels packages test test-all test-worker test-frontend test-rest coverage soak soak-server fuzz bench compare check gpu-wheels gpu-check arm-check \
 	gpu-sanitize page-libraries page-browser wheel try-wheel docs docs-serve docs-release release lint types format clean
 
 $(VENV)/.created:
@@ -179,6 +179,12 @@ compare: $(VENV)/.installed-test
 # What a GPU machine without a network needs beside torch, in .gpu-wheels and .gpu-wheels-flash-*, which git ignores.
 gpu-wheels: $(VENV)/.created
 	.ci/gpu-wheels $(BIN)/pip
+
+# The kernels of 64-bit ARM in an emulator (apt-get install g++-aarch64-linux-gnu qemu-user): all tests of the kernels, or
+# every Nth of them: make arm-check EVERY=25
+EVERY ?= 1
+arm-check: $(VENV)/.installed-test
+	$(BIN)/python -m pytest -p tests.arm.plugin tests/arm tests/worker/ops --every $(EVERY)
 
 # On a machine with a GPU, with its own Python: tests and kernel benchmark in under 9 minutes.
 gpu-check:

@@ -12,7 +12,7 @@ namespace {
 // Rows whose sums are in registers at the same time, and registers of each row.
 #if defined(__AVX512BF16__)
 inline constexpr int kGroupRows = 6, kGroupVecs = 4;
-#elif defined(__AVX512F__)
+#elif defined(__AVX512F__) || defined(__aarch64__)
 inline constexpr int kGroupRows = 4, kGroupVecs = 4;
 #else
 inline constexpr int kGroupRows = 4, kGroupVecs = 2;
@@ -82,6 +82,11 @@ SPLITSERVE_INLINE Vec only_seen(Vec values, bool) { return values; }
 SPLITSERVE_INLINE __m512bh only_seen(__m512bh values, bool sees_first) {
   const __m512i half = _mm512_set1_epi32(static_cast<int>(sees_first ? 0x0000ffffu : 0xffff0000u));
   return reinterpret_cast<__m512bh>(_mm512_and_si512(reinterpret_cast<__m512i>(values), half));
+}
+#elif defined(SPLITSERVE_HAS_BF16_DOT)
+SPLITSERVE_INLINE bfloat16x8_t only_seen(bfloat16x8_t values, bool sees_first) {
+  const uint32x4_t half = vdupq_n_u32(sees_first ? 0x0000ffffu : 0xffff0000u);
+  return vreinterpretq_bf16_u32(vandq_u32(vreinterpretq_u32_bf16(values), half));
 }
 #else
 SPLITSERVE_INLINE DotStep<BFloat16>::Operand only_seen(DotStep<BFloat16>::Operand values, bool sees_first) {

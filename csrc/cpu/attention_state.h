@@ -118,6 +118,16 @@ SPLITSERVE_INLINE Vec store_weights(BFloat16* to, Vec first, Vec second, Vec sum
   std::memcpy(to, &pairs, sizeof pairs);
   return _mm512_dpbf16_ps(sum, pairs, reinterpret_cast<__m512bh>(_mm512_set1_epi16(0x3f80)));
 }
+#elif defined(SPLITSERVE_HAS_BF16_DOT)
+template <typename T>
+SPLITSERVE_INLINE Vec store_weights(BFloat16* to, Vec first, Vec second, Vec sum) {
+  const bfloat16x8_t pairs = vcvtq_high_bf16_f32(vcvtq_low_bf16_f32(first), second);
+  std::memcpy(to, &pairs, sizeof pairs);
+  // GCC 12 takes a constant of ones for one of float16, which is an instruction, but another number.
+  uint16x8_t ones = vdupq_n_u16(0x3f80);
+  __asm__("" : "+w"(ones));
+  return vbfdotq_f32(sum, pairs, vreinterpretq_bf16_u16(ones));
+}
 #endif
 
 // In place of scales of a chunk's values where they have none.

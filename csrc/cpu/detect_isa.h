@@ -7,12 +7,20 @@
 #include <cpuid.h>
 #include <sys/syscall.h>
 #include <unistd.h>
+#elif SPLITSERVE_ARM && defined(__linux__)
+#include <sys/auxv.h>
 #endif
 
 namespace splitserve {
 
 // By Isa.
+#if SPLITSERVE_X86
 inline constexpr const char* kIsaNames[]{"portable", "avx2", "avx512", "avx512_bf16", "amx"};
+#elif SPLITSERVE_ARM
+inline constexpr const char* kIsaNames[]{"portable", "neon_dot", "neon_bf16"};
+#else
+inline constexpr const char* kIsaNames[]{"portable"};
+#endif
 
 #if SPLITSERVE_X86
 // Whether the processor multiplies tiles and the system lets this process use them: their 8 KiB
@@ -27,9 +35,10 @@ inline bool may_use_tiles() {
 }
 #endif
 
-// Of processors that run AVX2.
-inline bool detect_avx_vnni() {
+// Of processors that run `best`.
+inline bool detect_avx_vnni([[maybe_unused]] Isa best) {
 #if SPLITSERVE_X86
+  if (best < Isa::kAvx2) return false;
   constexpr unsigned kAvxVnni = 1u << 4;
   unsigned a, b, c, d;
   return __get_cpuid_count(7, 1, &a, &b, &c, &d) && (a & kAvxVnni) != 0;
@@ -40,8 +49,9 @@ inline bool detect_avx_vnni() {
 
 // Of processors that run AVX-512 BF16: those of Intel take two cycles for a product of pairs, in which they
 // could make four of floats.
-inline bool detect_slow_pairs() {
+inline bool detect_slow_pairs([[maybe_unused]] Isa best) {
 #if SPLITSERVE_X86
+  if (best < Isa::kAvx512Bf16) return false;
   __builtin_cpu_init();
   return __builtin_cpu_is("intel") != 0;
 #else
@@ -63,6 +73,11 @@ inline Isa detect_isa() {
     return Isa::kAvx512;
   }
   return may_use_tiles() ? Isa::kAmx : Isa::kAvx512Bf16;
+#elif SPLITSERVE_ARM && defined(__linux__)
+  constexpr unsigned long kDotProduct = 1ul << 20, kInt8Matrices = 1ul << 13, kBFloat16 = 1ul << 14;
+  if ((getauxval(AT_HWCAP) & kDotProduct) == 0) return Isa::kPortable;
+  constexpr unsigned long kBoth = kInt8Matrices | kBFloat16;
+  return (getauxval(AT_HWCAP2) & kBoth) == kBoth ? Isa::kNeonBf16 : Isa::kNeonDot;
 #else
   return Isa::kPortable;
 #endif

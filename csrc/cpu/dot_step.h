@@ -49,6 +49,29 @@ struct DotStep<BFloat16> {
     return _mm512_dpbf16_ps(sum, a, b);
   }
 };
+#elif defined(SPLITSERVE_HAS_BF16_DOT)
+// The sums of the instruction are rounded to odd, and it takes denormals as zero.
+template <>
+struct DotStep<BFloat16> {
+  using Operand = bfloat16x8_t;
+  using Shared = BFloat16;
+  static constexpr bool kIsFloat = false;
+  static constexpr int kPair = 2;
+  static constexpr int kSize = 2 * kLanes;
+  SPLITSERVE_INLINE static Operand load(const BFloat16* p) {
+    Operand pairs;
+    std::memcpy(&pairs, p, sizeof pairs);
+    return pairs;
+  }
+  SPLITSERVE_INLINE static Operand broadcast(const BFloat16* p) {
+    return vreinterpretq_bf16_u32(vdupq_n_u32(load_pair(p)));
+  }
+  // Of floats that are bfloat16.
+  SPLITSERVE_INLINE static Operand join(Vec even, Vec odd) {
+    return vreinterpretq_bf16_u32(vsriq_n_u32(as_uint(odd), as_uint(even), 16));
+  }
+  SPLITSERVE_INLINE static Vec accumulate(Vec sum, Operand a, Operand b) { return vbfdotq_f32(sum, a, b); }
+};
 #else
 // Each 32-bit lane holds two neighbours: the upper half is a float but for its low bits, the lower one a
 // shift away.
@@ -73,6 +96,7 @@ struct DotStep<BFloat16> {
   SPLITSERVE_INLINE static Operand broadcast(const float* p) {
     return {SPLITSERVE_ISA::broadcast(p[0]), SPLITSERVE_ISA::broadcast(p[1])};
   }
+  SPLITSERVE_INLINE static Operand join(Vec even, Vec odd) { return {even, odd}; }
   SPLITSERVE_INLINE static Vec accumulate(Vec sum, Operand a, Operand b) {
     return fma(a.odd, b.odd, fma(a.even, b.even, sum));
   }

@@ -24,6 +24,41 @@ struct Int8Dot {
     return reinterpret_cast<IntVec>(_mm512_dpbusd_epi32(reinterpret_cast<__m512i>(sum), weights, inputs));
   }
 };
+#elif defined(__ARM_FEATURE_MATMUL_INT8)
+struct Int8Dot {
+  using Weights = uint8x16_t;
+  using Inputs = int8x16_t;
+  SPLITSERVE_INLINE static Weights load(const char* p) {
+    return vld1q_u8(reinterpret_cast<const uint8_t*>(p));
+  }
+  SPLITSERVE_INLINE static Inputs broadcast(const int8_t* p) {
+    return vreinterpretq_s8_s32(vdupq_n_s32(load_four(p)));
+  }
+  SPLITSERVE_INLINE static IntVec accumulate(IntVec sum, Weights weights, Inputs inputs) {
+    return vusdotq_s32(sum, weights, inputs);
+  }
+};
+#elif defined(__ARM_FEATURE_DOTPROD)
+// The instruction multiplies numbers of one kind: weights less 128, and what that takes off their products.
+struct Int8Dot {
+  using Weights = int8x16_t;
+  struct Inputs {
+    int8x16_t numbers;
+    IntVec less;
+  };
+  SPLITSERVE_INLINE static Weights load(const char* p) {
+    const uint8x16_t weights = vld1q_u8(reinterpret_cast<const uint8_t*>(p));
+    return vreinterpretq_s8_u8(veorq_u8(weights, vdupq_n_u8(128)));
+  }
+  SPLITSERVE_INLINE static Inputs broadcast(const int8_t* p) {
+    const int8x16_t numbers = vreinterpretq_s8_s32(vdupq_n_s32(load_four(p)));
+    return {numbers, vdotq_s32(vdupq_n_s32(0), numbers, vdupq_n_s8(-128))};
+  }
+  SPLITSERVE_INLINE static IntVec accumulate(IntVec sum, Weights weights, const Inputs& inputs) {
+    const IntVec products = vdotq_s32(sum, weights, inputs.numbers);
+    return products - inputs.less;
+  }
+};
 #else
 // Pairs of 16 bits: those of the first and third of the four, and of the others.
 struct Int8Dot {

@@ -15,15 +15,21 @@ namespace {
 // Whose kernels this library has: all of them, or in a build for one machine those of its processor.
 #ifndef SPLITSERVE_OLDEST_ISA
 #define SPLITSERVE_OLDEST_ISA kPortable
+#if SPLITSERVE_X86
 #define SPLITSERVE_NEWEST_ISA kAmx
+#elif SPLITSERVE_ARM
+#define SPLITSERVE_NEWEST_ISA kNeonBf16
+#else
+#define SPLITSERVE_NEWEST_ISA kPortable
+#endif
 #endif
 constexpr Isa kOldest = Isa::SPLITSERVE_OLDEST_ISA, kNewest = Isa::SPLITSERVE_NEWEST_ISA;
 
 const Isa kBest = std::min(detect_isa(), kNewest);
 std::atomic<Isa> g_isa{kBest};
-const bool kHasAvxVnni = kBest >= Isa::kAvx2 && detect_avx_vnni();
+const bool kHasAvxVnni = detect_avx_vnni(kBest);
 std::atomic<bool> g_avx_vnni{kHasAvxVnni};
-const bool kHasSlowPairs = kBest >= Isa::kAvx512Bf16 && detect_slow_pairs();
+const bool kHasSlowPairs = detect_slow_pairs(kBest);
 std::atomic<bool> g_multiplies_floats{kHasSlowPairs};
 
 const char* name_of(Isa isa) { return kIsaNames[static_cast<int>(isa)]; }

@@ -6,11 +6,23 @@
 #else
 #define SPLITSERVE_X86 0
 #endif
+#if defined(__aarch64__)
+#define SPLITSERVE_ARM 1
+#else
+#define SPLITSERVE_ARM 0
+#endif
 
 namespace splitserve {
 
 // Ordered: a CPU that has one of them has all before it.
+#if SPLITSERVE_X86
 enum class Isa { kPortable, kAvx2, kAvx512, kAvx512Bf16, kAmx };
+#elif SPLITSERVE_ARM
+// Every 64-bit ARM has NEON, so the portable kernels are compiled for it.
+enum class Isa { kPortable, kNeonDot, kNeonBf16 };
+#else
+enum class Isa { kPortable };
+#endif
 
 Isa current_isa();
 int num_threads();
@@ -26,8 +38,9 @@ bool multiplies_floats();
 
 // SPLITSERVE_DECLARE_KERNEL names a kernel in every namespace it is compiled into, SPLITSERVE_CALL_KERNEL
 // calls the one of the current instruction set; bindings do so through program.h. Only kernels that are
-// declared by SPLITSERVE_DECLARE_TILE_KERNEL have a form of their own for AMX, the others are those of
-// avx512_bf16.
+// declared by SPLITSERVE_DECLARE_TILE_KERNEL or SPLITSERVE_DECLARE_DOT_KERNEL have a form of their own for
+// AMX, the others are those of avx512_bf16; only those of the latter, which multiply int8, have one for
+// neon_dot, the others are the portable ones.
 //
 // A build for one machine defines SPLITSERVE_NATIVE, the namespace of the kernels that its processor runs,
 // and SPLITSERVE_NATIVE_TILES if that is AMX's.
@@ -40,11 +53,7 @@ bool multiplies_floats();
   namespace splitserve::amx {                      \
   using avx512_bf16::name;                         \
   }
-#if !SPLITSERVE_X86
-#define SPLITSERVE_DECLARE_KERNEL(name, Params) SPLITSERVE_DECLARE_IN(portable, name, Params)
-#define SPLITSERVE_DECLARE_TILE_KERNEL SPLITSERVE_DECLARE_KERNEL
-#define SPLITSERVE_CALL_KERNEL(name, params) splitserve::portable::name(params)
-#elif defined(SPLITSERVE_NATIVE)
+#if defined(SPLITSERVE_NATIVE)
 #if defined(SPLITSERVE_NATIVE_TILES)
 #define SPLITSERVE_DECLARE_KERNEL SPLITSERVE_DECLARE_FOR_TILES
 #else
@@ -52,7 +61,7 @@ bool multiplies_floats();
 #endif
 #define SPLITSERVE_DECLARE_TILE_KERNEL(name, Params) SPLITSERVE_DECLARE_IN(SPLITSERVE_NATIVE, name, Params)
 #define SPLITSERVE_CALL_KERNEL(name, params) splitserve::SPLITSERVE_NATIVE::name(params)
-#else
+#elif SPLITSERVE_X86
 #define SPLITSERVE_DECLARE_OLDER(name, Params)  \
   SPLITSERVE_DECLARE_IN(portable, name, Params) \
   SPLITSERVE_DECLARE_IN(avx2, name, Params)     \
@@ -70,4 +79,27 @@ bool multiplies_floats();
    : splitserve::current_isa() == splitserve::Isa::kAvx512     ? splitserve::avx512::name(params)      \
    : splitserve::current_isa() == splitserve::Isa::kAvx2       ? splitserve::avx2::name(params)        \
                                                                : splitserve::portable::name(params))
+#elif SPLITSERVE_ARM
+#define SPLITSERVE_DECLARE_KERNEL(name, Params)  \
+  SPLITSERVE_DECLARE_IN(portable, name, Params)  \
+  SPLITSERVE_DECLARE_IN(neon_bf16, name, Params) \
+  namespace splitserve::neon_dot {               \
+  using portable::name;                          \
+  }
+#define SPLITSERVE_DECLARE_TILE_KERNEL SPLITSERVE_DECLARE_KERNEL
+#define SPLITSERVE_DECLARE_DOT_KERNEL(name, Params) \
+  SPLITSERVE_DECLARE_IN(portable, name, Params)     \
+  SPLITSERVE_DECLARE_IN(neon_dot, name, Params)     \
+  SPLITSERVE_DECLARE_IN(neon_bf16, name, Params)
+#define SPLITSERVE_CALL_KERNEL(name, params)                                                      \
+  (splitserve::current_isa() == splitserve::Isa::kNeonBf16  ? splitserve::neon_bf16::name(params) \
+   : splitserve::current_isa() == splitserve::Isa::kNeonDot ? splitserve::neon_dot::name(params)  \
+                                                            : splitserve::portable::name(params))
+#else
+#define SPLITSERVE_DECLARE_KERNEL(name, Params) SPLITSERVE_DECLARE_IN(portable, name, Params)
+#define SPLITSERVE_DECLARE_TILE_KERNEL SPLITSERVE_DECLARE_KERNEL
+#define SPLITSERVE_CALL_KERNEL(name, params) splitserve::portable::name(params)
+#endif
+#if !defined(SPLITSERVE_DECLARE_DOT_KERNEL)
+#define SPLITSERVE_DECLARE_DOT_KERNEL SPLITSERVE_DECLARE_TILE_KERNEL
 #endif

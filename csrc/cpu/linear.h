@@ -63,6 +63,6 @@ struct GatedLinearParams {
 
 }  // namespace splitserve
 
-SPLITSERVE_DECLARE_TILE_KERNEL(linear, LinearParams)
-SPLITSERVE_DECLARE_TILE_KERNEL(expert_linear, ExpertLinearParams)
-SPLITSERVE_DECLARE_TILE_KERNEL(gated_linear, GatedLinearParams)
+SPLITSERVE_DECLARE_DOT_KERNEL(linear, LinearParams)
+SPLITSERVE_DECLARE_DOT_KERNEL(expert_linear, ExpertLinearParams)
+SPLITSERVE_DECLARE_DOT_KERNEL(gated_linear, GatedLinearParams)

@@ -30,7 +30,7 @@ inline constexpr int64_t kStretchInputs = 128;
 static_assert(kStretchInputs % kLargestGroup == 0);
 inline constexpr int64_t kDecodedBlockRows = 256;
 // Rows and registers of outputs whose sums stay in registers.
-inline constexpr int kDecodedRows = kLanes == 16 ? 12 : 6, kDecodedVecs = 2;
+inline constexpr int kDecodedRows = kVecRegisters == 32 ? 12 : 6, kDecodedVecs = 2;
 inline constexpr int64_t kDecodedCols = kDecodedVecs * kLanes;
 
 // Rows as they are multiplied, and how far they are apart.
@@ -242,7 +242,7 @@ class DecodedWeights {
   }
 
   SPLITSERVE_INLINE static void store_pair(Decoded* to, int v, const DotStep<BFloat16>::Operand& pair) {
-#if defined(__AVX512BF16__)
+#if defined(SPLITSERVE_HAS_BF16_DOT)
     if constexpr (kStandsForPairs<Decoded>) {
       const UintVec bits = reinterpret_cast<UintVec>(pair);
       store(to + v * kLanes, as_float(bits & 0xffff0000u));
@@ -412,7 +412,7 @@ class DecodedPanel {
   alignas(64) float sums[kDecodedBlockRows * kPanelCols];
 };
 
-#if defined(__AVX512BF16__)
+#if defined(SPLITSERVE_HAS_BF16_DOT)
 template <typename Format>
   requires(std::is_same_v<typename Format::X, BFloat16> && Format::kFormat != WeightFormat::kInt8Dot)
 struct BlockRows<Format> {
@@ -432,7 +432,9 @@ struct BlockRows<Format> {
 
   // Returns false, and does nothing, for few rows, or if there is no memory for them.
   bool multiply_decoded(const LinearParams& p, int64_t row, int64_t row_end, const Panels& panels) {
+#if defined(__AVX512BF16__)
     if (multiplies_floats()) return row_end - row > kFewFloatRows && floats.multiply(p, row, row_end, panels);
+#endif
     if constexpr (kIsPlain) {
       return false;
     } else {
@@ -440,7 +442,9 @@ struct BlockRows<Format> {
     }
   }
 
+#if defined(__AVX512BF16__)
   DecodedPanel<Format, float> floats;
+#endif
   std::conditional_t<kIsPlain, char, DecodedPanel<Format, BFloat16>> pairs;
 };
 #else

@@ -18,6 +18,16 @@
 
 namespace splitserve::SPLITSERVE_ISA {
 
+// Whether pairs of bfloat16 are multiplied by an instruction.
+#if defined(__AVX512BF16__) || defined(__ARM_FEATURE_BF16_VECTOR_ARITHMETIC)
+#define SPLITSERVE_HAS_BF16_DOT 1
+#endif
+
+#if defined(__AVX512F__) || defined(__aarch64__)
+inline constexpr int kVecRegisters = 32;
+#else
+inline constexpr int kVecRegisters = 16;
+#endif
 #if defined(__AVX512F__)
 inline constexpr int kLanes = 16;
 #elif defined(__AVX2__)
@@ -137,7 +147,7 @@ SPLITSERVE_INLINE Vec load(const BFloat16* p) {
 
 SPLITSERVE_INLINE void store(float* p, Vec v) { std::memcpy(p, &v, sizeof v); }
 
-#if !defined(__AVX512BF16__)
+#if !defined(SPLITSERVE_HAS_BF16_DOT)
 // A float's bits, of which the upper half is the bfloat16 nearest to it, ties to even; a NaN's is a NaN.
 SPLITSERVE_INLINE UintVec rounded_bits(Vec v) {
   const UintVec bits = as_uint(v);
@@ -153,10 +163,13 @@ SPLITSERVE_INLINE UintVec rounded_bits(Vec v) {
 }
 #endif
 
-// Round to nearest even; NaN stays NaN. The instruction takes denormals, which are below 1.2e-38, as zero.
+// Round to nearest even; NaN stays NaN. AVX-512's instruction takes denormals, which are below 1.2e-38, as
+// zero.
 SPLITSERVE_INLINE HalfVec to_bfloat16(Vec v) {
 #if defined(__AVX512BF16__)
   return reinterpret_cast<HalfVec>(_mm512_cvtneps_pbh(v));
+#elif defined(SPLITSERVE_HAS_BF16_DOT)
+  return reinterpret_cast<HalfVec>(vcvt_bf16_f32(v));
 #else
   return __builtin_convertvector(rounded_bits(v) >> 16, HalfVec);
 #endif
@@ -168,7 +181,7 @@ SPLITSERVE_INLINE Vec rounded_to(Vec v) {
   if constexpr (sizeof(T) == 4) {
     return v;
   } else {
-#if defined(__AVX512BF16__)
+#if defined(SPLITSERVE_HAS_BF16_DOT)
     return from_bfloat16(to_bfloat16(v));
 #else
     return as_float(rounded_bits(v) & 0xffff0000u);

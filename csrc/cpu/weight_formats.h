@@ -18,6 +18,10 @@ inline constexpr int kStepRows = 12, kGroupRows = 8, kFewRows = 6;
 inline constexpr int kStepRows = 6, kGroupRows = 4, kFewRows = 0;
 #elif defined(__AVX2__)
 inline constexpr int kStepRows = 2, kGroupRows = 2, kFewRows = 0;
+#elif defined(SPLITSERVE_HAS_BF16_DOT)
+inline constexpr int kStepRows = 3, kGroupRows = 3, kFewRows = 0;
+#elif defined(__aarch64__)
+inline constexpr int kStepRows = 2, kGroupRows = 2, kFewRows = 0;
 #else
 inline constexpr int kStepRows = 1, kGroupRows = 1, kFewRows = 0;
 #endif
@@ -109,7 +113,7 @@ struct Int8Weights {
       return reinterpret_cast<Vec>(bits) - (0x1p23f + 128);
     };
     const __m256i even = _mm256_setr_epi32(~0xff, ~0xfd, ~0xfb, ~0xf9, ~0xf7, ~0xf5, ~0xf3, ~0xf1);
-    return {number(even), number(_mm256_add_epi32(even, _mm256_set1_epi32(1)))};
+    return DotStep<X>::join(number(even), number(_mm256_add_epi32(even, _mm256_set1_epi32(1))));
   }
 #else
   SPLITSERVE_INLINE static DotStep<X>::Operand load(const char* step, int vec) {
@@ -117,7 +121,8 @@ struct Int8Weights {
     ShortVec packed;
     std::memcpy(&packed, step + vec * kLanes * 2, sizeof packed);
     const IntVec wide = __builtin_convertvector(packed, IntVec);
-    return {__builtin_convertvector((wide << 24) >> 24, Vec), __builtin_convertvector(wide >> 8, Vec)};
+    return DotStep<X>::join(__builtin_convertvector((wide << 24) >> 24, Vec),
+                            __builtin_convertvector(wide >> 8, Vec));
   }
 #endif
 };
@@ -160,7 +165,7 @@ struct Int4Codes {
 #else
     const IntVec even = reinterpret_cast<IntVec>(nibbles << (28 - 4 * j)) >> 28;
     const IntVec odd = reinterpret_cast<IntVec>(nibbles << (12 - 4 * j)) >> 28;
-    return {__builtin_convertvector(even, Vec), __builtin_convertvector(odd, Vec)};
+    return DotStep<BFloat16>::join(__builtin_convertvector(even, Vec), __builtin_convertvector(odd, Vec));
 #endif
   }
   SPLITSERVE_INLINE static Vec scale(const char* group, int vec) {
@@ -180,7 +185,7 @@ struct Mxfp4Codes {
                           static_cast<short>(0xc080), static_cast<short>(0xc0c0));
     return look_up_pair(values, nibbles, j);
 #else
-    return {value(nibbles >> (4 * j)), value(nibbles >> (16 + 4 * j))};
+    return DotStep<BFloat16>::join(value(nibbles >> (4 * j)), value(nibbles >> (16 + 4 * j)));
 #endif
   }
   SPLITSERVE_INLINE static Vec scale(const char* group, int vec) {
@@ -284,7 +289,7 @@ struct Fp8GroupWeights : Int8GroupWeights {
     HalfVec pairs;
     std::memcpy(&pairs, step + vec * kLanes * 2, sizeof pairs);
     const UintVec wide = __builtin_convertvector(pairs, UintVec);
-    return {number(wide & 255u), number(wide >> 8)};
+    return DotStep<X>::join(number(wide & 255u), number(wide >> 8));
 #endif
   }
 
@@ -342,7 +347,7 @@ struct Int4GroupWeights {
                                              0x4100, 0x4110, 0x4120, 0x4130, 0x4140, 0x4150, 0x4160, 0x4170);
     return look_up_pair(values, nibbles, j);
 #else
-    return {number(nibbles >> (4 * j)), number(nibbles >> (16 + 4 * j))};
+    return DotStep<X>::join(number(nibbles >> (4 * j)), number(nibbles >> (16 + 4 * j)));
 #endif
   }
   SPLITSERVE_INLINE static Vec columns(const float* p, int vec) {

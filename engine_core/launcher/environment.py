@@ -44,6 +44,8 @@ ISA_FLAGS = (
     "avx512_bf16",
     "amx_bf16",
     "asimd",
+    "asimddp",
+    "i8mm",
     "bf16",
     "sve",
 )

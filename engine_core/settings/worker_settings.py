@@ -23,7 +23,7 @@ QUANTIZATIONS = ("none", "int8", "int4", "w8a8")
 MODEL_IMPLS = ("auto", "native", "transformers")
 TASKS = ("auto", "generate", "embed", "score")
 DEVICES = ("auto", "cpu", "cuda")
-ISAS = ("auto", "portable", "avx2", "avx512", "avx512_bf16", "amx")
+ISAS = ("auto", "portable", "avx2", "avx512", "avx512_bf16", "amx", "neon_dot", "neon_bf16")
 ATTENTION_BACKENDS = ("auto", "cpu", "cuda", "flash_attn", "torch")
 
 

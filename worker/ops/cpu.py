@@ -49,7 +49,7 @@ class CpuOps(Kernels[PackedWeight]):
         self._elementwise = library.elementwise
 
     def cpu_isa(self) -> str:
-        """Instruction set in use: "portable", "avx2", "avx512", "avx512_bf16" or "amx"."""
+        """Instruction set in use, one of ISAS of the worker's settings but "auto"."""
         return str(self._library.cpu_isa())
 
     def best_cpu_isa(self) -> str:
