@@ -126,9 +126,9 @@ serve: $(or $(wildcard $(INSTALLED)),$(INSTALLED)-native)
 test: $(VENV)/.installed-test
 	$(BIN)/pytest -m 'not slow'
 
-# All tests: about three times as long. Two parts at a time, then those that start whole servers, by themselves.
+# All tests: about three times as long. Two parts at a time, the longest first, then those that start whole servers, by themselves.
 test-all: $(VENV)/.installed-test
-	$(MAKE) --jobs 2 --output-sync=target $(BESIDE) test-worker test-rest test-frontend
+	$(MAKE) --jobs 2 --output-sync=target test-rest $(BESIDE) test-worker test-frontend
 	$(BIN)/pytest -m system
 
 # Without this make's job server, which is not theirs.
@@ -184,7 +184,7 @@ gpu-wheels: $(VENV)/.created
 # every Nth of them: make arm-check EVERY=25
 EVERY ?= 1
 arm-check: $(VENV)/.installed-test
-	$(BIN)/python -m pytest -p tests.arm.plugin tests/arm tests/worker/ops --every $(EVERY)
+	env -u MAKEFLAGS $(BIN)/python -m pytest -p tests.arm.plugin tests/arm tests/worker/ops --every $(EVERY)
 
 # On a machine with a GPU, with its own Python: tests and kernel benchmark in under 9 minutes.
 gpu-check:
@@ -194,7 +194,7 @@ gpu-check:
 gpu-sanitize:
 	PYTHON=$(PYTHON) .ci/gpu-check --sanitize
 
-# mypy takes one processor: it is the first of the parts.
+# mypy takes one processor: it runs beside the longest part.
 check: BESIDE := types
 check: $(VENV)/.installed-test lint test-all
 
