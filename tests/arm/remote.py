@@ -12,6 +12,7 @@ import ctypes
 import io
 import struct
 import subprocess
+import threading
 from collections.abc import Callable, Sequence
 from typing import BinaryIO, TypeAlias, cast
 
@@ -48,6 +49,8 @@ class RemoteLibrary:
 
     def __init__(self, command: Sequence[str]) -> None:
         self._process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+        # The process takes one call at a time.
+        self._lock = threading.Lock()
         atexit.register(self.close)
 
     def __getattr__(self, name: str) -> Callable[..., Value]:
@@ -63,14 +66,18 @@ class RemoteLibrary:
         body.write(struct.pack("=q", len(arguments)))
         for argument in arguments:
             _write(body, argument, memory)
+        with self._lock:
+            return self._exchange(name, body.getvalue(), memory)
+
+    def _exchange(self, name: str, arguments: bytes, memory: dict[int, torch.UntypedStorage]) -> Value:
         out, answer = cast(BinaryIO, self._process.stdin), cast(BinaryIO, self._process.stdout)
         out.write(_text(name) + struct.pack("=q", len(memory)))
         for storage in memory.values():
             out.write(struct.pack("=q", storage.nbytes()) + _bytes_of(storage))
-        out.write(body.getvalue())
+        out.write(arguments)
         out.flush()
         if (state := answer.read(1)) == b"":
-            raise AssertionError(f"the process has ended in a call of {name} with {arguments}")
+            raise AssertionError(f"the process has ended in a call of {name}")
         error = _read_error(answer) if state == b"e" else None
         result = None if error else _read(answer)
         for storage in memory.values():
