@@ -30,7 +30,7 @@ SPLITSERVE_INLINE void each_part(int64_t size, const Fn& fn) {
   if (i < size) fn(i, size - i);
 }
 
-// The same of the squares of element(i, n).
+// The sum of the squares of element(i, n), in the order of sum_terms.
 template <typename Element>
 SPLITSERVE_INLINE Vec sum_squares(int64_t size, const Element& element) {
   return sum_terms(size, [&element](int64_t i, int64_t n) {

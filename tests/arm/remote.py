@@ -21,7 +21,7 @@ import torch
 Value: TypeAlias = "bool | int | float | str | list[Value] | None"
 Argument: TypeAlias = "Value | torch.Tensor | Sequence[Argument]"
 
-# Codes of DLPack; those of 8 bits beside them are bits alone.
+# What DLPack calls a dtype: its code and its bits.
 DTYPES = {
     torch.int8: (0, 8),
     torch.int16: (0, 16),

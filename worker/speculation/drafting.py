@@ -92,7 +92,7 @@ class Drafting(NamedTuple):
             return plainly(step)
         num_drafts = self.speculator.draft(step)
         if self.draft_model is not None:
-            self._read_ahead(step, self.draft_model)
+            read_ahead(self.speculator, self.draft_model, step)
         started = time.perf_counter()
         if num_drafts is not None and not self.grammars.admit(unpack_int32(step.rows), num_drafts):
             num_drafts = None
@@ -111,17 +111,23 @@ class Drafting(NamedTuple):
 
     @property
     def _reader(self) -> ModelDrafter | None:
-        """Who may read what this step computes; None if all rows pause for so long that nobody will."""
-        reader = self.draft_model
-        if reader is None or self.speculator.known_rest > self._max_pause(reader):
-            return None
-        return reader
+        return reader_of(self.speculator, self.draft_model)
 
-    def _max_pause(self, reader: ModelDrafter) -> int:
-        return self.speculator.num_affordable_reads(reader.max_pause)
 
-    def _read_ahead(self, step: SchedulerOutput, reader: ModelDrafter) -> None:
-        pauses = partial(self.speculator.pauses, reader.method)
-        seconds = reader.read_ahead(pauses, self._max_pause(reader))
-        if seconds and reader.is_at_speed:
-            self.speculator.read_ahead(step, seconds)
+def reader_of(speculator: Speculator, draft_model: ModelDrafter | None) -> ModelDrafter | None:
+    """Return who may read what a step computes; None if all rows pause for so long that nobody will."""
+    if draft_model is None or speculator.known_rest > _max_pause(speculator, draft_model):
+        return None
+    return draft_model
+
+
+def read_ahead(speculator: Speculator, reader: ModelDrafter, step: SchedulerOutput) -> None:
+    """Let a drafter read what a step has computed of rows that it has not drafted for."""
+    pauses = partial(speculator.pauses, reader.method)
+    seconds = reader.read_ahead(pauses, _max_pause(speculator, reader))
+    if seconds and reader.is_at_speed:
+        speculator.read_ahead(step, seconds)
+
+
+def _max_pause(speculator: Speculator, reader: ModelDrafter) -> int:
+    return speculator.num_affordable_reads(reader.max_pause)

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from functools import partial
 from typing import TypeVar
 
 import numpy as np
@@ -24,6 +23,7 @@ from splitserve.worker.grammar.told_grammars import ToldGrammars
 from splitserve.worker.ops.columns import Int32
 from splitserve.worker.sampling.step_result import StepResult
 from splitserve.worker.speculation.drafter import ModelDrafter
+from splitserve.worker.speculation.drafting import read_ahead, reader_of
 from splitserve.worker.speculation.speculator import Speculator
 from splitserve.worker.speculation.step_times import StepTimes
 from splitserve.worker.speculation.told_drafts import ToldDrafts
@@ -69,8 +69,8 @@ class StageDrafting:
 
     def took(self, inputs: StepInputs) -> None:
         """Let whoever drafts from what the model computes take note of a pass, before anything is sampled."""
-        if self.draft_model is not None and self.speculator.known_rest <= self._max_pause(self.draft_model):
-            self.draft_model.took(len(inputs.rows), lambda: inputs)
+        if (reader := reader_of(self.speculator, self.draft_model)) is not None:
+            reader.took(len(inputs.rows), lambda: inputs)
 
     def took_graph(self, graph: StepGraph) -> None:
         """Never called: stages are not recorded."""
@@ -112,7 +112,7 @@ class StageDrafting:
             SchedulerOutput(step.step, packed, ones, max_drafts=step.max_drafts)
         )
         if self.draft_model is not None:
-            self._read_ahead(step, self.draft_model)
+            read_ahead(self.speculator, self.draft_model, step)
         if num_drafts is None:
             return None
         self._told_grammars.cut(rows, num_drafts)
@@ -124,13 +124,3 @@ class StageDrafting:
             np.broadcast_to(rows[:, None], places.shape)[is_draft], places[is_draft]
         ]
         return RowDrafts(pack_int32(counts), pack_int32(token_ids)) if len(token_ids) else None
-
-    def _max_pause(self, reader: ModelDrafter) -> int:
-        return self.speculator.num_affordable_reads(reader.max_pause)
-
-    def _read_ahead(self, step: SchedulerOutput, reader: ModelDrafter) -> None:
-        """Let a head read what the step has computed of rows that it has not drafted for."""
-        pauses = partial(self.speculator.pauses, reader.method)
-        seconds = reader.read_ahead(pauses, self._max_pause(reader))
-        if seconds and reader.is_at_speed:
-            self.speculator.read_ahead(step, seconds)
