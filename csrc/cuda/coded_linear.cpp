@@ -139,6 +139,19 @@ void coded_embedding(TensorView out, TensorView token_ids, TensorView codes, Ten
   SPLITSERVE_RUN(coded_embedding, params, args.device());
 }
 
+void coded_dense(TensorView out, TensorView codes, TensorView scales, int64_t group) {
+  const DeviceArgs args(out, "out");
+  CodedDenseParams params{};
+  params.dtype = args(out, "out").rank(2).rows_contiguous().activation();
+  if (params.dtype == DType::kFloat32) TVM_FFI_THROW(TypeError) << "out: codes become 16 bits, not float32";
+  params.weight = weight_args(args, codes, scales, 1, out.size(0), out.size(1), group);
+  SPLITSERVE_CHECK_VALUE(params.weight.format != CodeFormat::kInt8Dot,
+                         "codes: those for int8 activations cannot be written out");
+  params.out = out.data_ptr();
+  params.out_stride = out.stride(0);
+  SPLITSERVE_RUN(coded_dense, params, args.device());
+}
+
 void code_rows(TensorView codes, TensorView scales, TensorView x) {
   const DeviceArgs args(x, "x");
   CodeRowsParams params{};
@@ -158,5 +171,6 @@ void code_rows(TensorView codes, TensorView scales, TensorView x) {
 }  // namespace splitserve
 
 SPLITSERVE_EXPORT(coded_linear, splitserve::coded_linear);
+SPLITSERVE_EXPORT(coded_dense, splitserve::coded_dense);
 SPLITSERVE_EXPORT(coded_embedding, splitserve::coded_embedding);
 SPLITSERVE_EXPORT(code_rows, splitserve::code_rows);

@@ -8,18 +8,18 @@
 //   8 bits:   packed[panel][step of 32 inputs][2][lane] = 4 words, two for 8 outputs; int8, or E4M3 (FP8)
 //   int8 for int8 activations: packed[panel][step of 64 inputs][4][lane] = 4 words, four for 8 outputs
 //
-// Lane l has the outputs l / 4 of every 8, and of the inputs those of a row that it loads at once: 16 bytes
-// from 16 * (l % 4) on, 8 inputs of 16 bits or 16 of int8. Which input of a step is the k-th of an
-// instruction decides nothing, as long as rows and weights agree.
+// Lane l has the outputs l / 4 of every 8, and of the inputs the words l % 4 of every four: of the 64 bytes
+// that a row of activations has in a step four words, 8 inputs of 16 bits or 16 of int8. An instruction takes
+// 32 of these bytes, and so 16 or 32 inputs that follow each other.
 //
-// Of 8 codes of 4 bits those of inputs 0, 2, 4, 6 are the nibbles of the lower half of the word, 1, 3, 5, 7
+// Of a lane's 8 codes of 4 bits those at 0, 2, 4, 6 are the nibbles of the lower half of the word, 1, 3, 5, 7
 // of the upper half, lowest first. Of 4 codes of 8 bits the order of bytes is 0, 2, 1, 3; int8 for int8
 // activations lies in order. What lies beyond the last output or input is zero.
 //
 // Scales of groups of 16, 32, 64 or 128 inputs are float32 [panel][group][1 or 2][32]: scales, and then what
-// is added to code * scale. In each 32 of them lane % 4 has 8 that follow each other, two of every 8 outputs.
-// Codes of 4 bits without offsets are worth 8 less than they say. A weight without groups has a scale per
-// output, in their order.
+// is added to code * scale. In each 32 of them output c of every 8 has four that follow each other. Codes of
+// 4 bits without offsets are worth 8 less than they say. A weight without groups has a scale per output, in
+// their order.
 #pragma once
 
 #include "common/dtype.h"
@@ -82,6 +82,14 @@ struct CodedEmbeddingParams {
   CodedWeightArgs weight;
   int64_t out_stride;
   int64_t tokens;
+  DType dtype;
+};
+
+// A weight of one expert, written out.
+struct CodedDenseParams {
+  void* out;  // [cols, depth]
+  CodedWeightArgs weight;
+  int64_t out_stride;
   DType dtype;
 };
 

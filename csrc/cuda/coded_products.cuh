@@ -1,9 +1,11 @@
-// How codes become operands of mma instructions, exactly, and what a warp multiplies in a step.
+// How codes become operands of matrix instructions, exactly, and what a warp or a warpgroup multiplies in a
+// step.
 #pragma once
 
 #include "cuda/chunk.cuh"
 #include "cuda/coded_linear.h"
 #include "cuda/intrinsics.cuh"
+#include "cuda/row_lines.h"
 
 namespace splitserve::cuda {
 
@@ -13,16 +15,23 @@ inline constexpr int kColTiles = kCodedCols / 8;
 template <typename Half>
 inline constexpr uint32_t kOnes = std::same_as<Half, BFloat16> ? 0x3f803f80u : 0x3c003c00u;
 
-// What a lane holds of the sums of 16 rows and 32 columns: rows lane / 4 (and + 8), of every 8 columns those
-// from 2 * (lane % 4) on.
-template <typename Sum>
-using TileSums = Sum[kColTiles][4];
-
-// Codes of 4 bits. An operand is what it says minus kCodedZero or 0; a lane whose inputs do not count has
-// zeros.
+// Codes of 4 bits, of which an output has a word per lane. An operand is what it says minus kCodedZero or 0.
 template <typename Half>
-struct Int4Codes {
+class Int4Codes {
+ public:
   static constexpr CodeFormat kFormat = CodeFormat::kInt4;
+  static constexpr int kWords = 1;
+
+  __device__ explicit Int4Codes(bool has_offsets) : base_(has_offsets ? kMinusBase : kMinusZero) {}
+
+  __device__ void unpack(const uint32_t (&words)[kWords], uint32_t (&operands)[4]) const {
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      operands[i] = fma_pair<Half>(((words[0] >> (4 * i)) & 0x000f000fu) | kBase, kOnes<Half>, base_);
+    }
+  }
+
+ private:
   static constexpr bool kIsBFloat16 = std::same_as<Half, BFloat16>;
   // The code is in the lowest bits of a number whose last place is worth 1.
   static constexpr uint32_t kBase = kIsBFloat16 ? 0x43004300u : 0x64006400u;
@@ -30,41 +39,23 @@ struct Int4Codes {
   static constexpr uint32_t kMinusBase = kIsBFloat16 ? 0xc300c300u : 0xe400e400u;
   static constexpr uint32_t kMinusZero = kIsBFloat16 ? 0xc308c308u : 0xe408e408u;
 
-  __device__ Int4Codes(bool counts, bool has_offsets)
-      : factor_(counts ? kOnes<Half> : 0u),
-        base_(!counts       ? 0u
-              : has_offsets ? kMinusBase
-                            : kMinusZero) {}
-
-  // The operands of 8 outputs.
-  __device__ void unpack(const Chunk (&codes)[1], int tile, uint32_t (&b)[4]) const {
-#pragma unroll
-    for (int i = 0; i < 4; ++i) {
-      b[i] = fma_pair<Half>(((codes[0].words[tile] >> (4 * i)) & 0x000f000fu) | kBase, factor_, base_);
-    }
-  }
-
- private:
-  uint32_t factor_, base_;
+  uint32_t base_;
 };
 
 // Codes of 8 bits by Pairs::pair(bytes 0 and 2 of a word).
 template <typename Pairs>
 struct ByteCodes {
-  __device__ ByteCodes(bool counts, bool) : mask_(counts ? ~0u : 0u) {}
+  static constexpr int kWords = 2;
 
-  __device__ void unpack(const Chunk (&codes)[2], int tile, uint32_t (&b)[4]) const {
+  __device__ explicit ByteCodes(bool) {}
+
+  __device__ void unpack(const uint32_t (&words)[kWords], uint32_t (&operands)[4]) const {
 #pragma unroll
-    for (int i = 0; i < 2; ++i) {
-      const uint32_t word = codes[tile / 2].words[tile % 2 * 2 + i] & mask_;
-      b[2 * i] = Pairs::pair(word);
-      b[2 * i + 1] = Pairs::pair(word >> 8);
+    for (int i = 0; i < kWords; ++i) {
+      operands[2 * i] = Pairs::pair(words[i]);
+      operands[2 * i + 1] = Pairs::pair(words[i] >> 8);
     }
   }
-
- private:
-  // A code of zeros is worth zero.
-  uint32_t mask_;
 };
 
 template <typename Half>
@@ -108,164 +99,126 @@ struct Fp8Codes : ByteCodes<Fp8Pairs<Half>> {
   using ByteCodes<Fp8Pairs<Half>>::ByteCodes;
 };
 
-// A step in shared memory, as this lane sees it.
-struct StepView {
-  const char* rows;     // its 16 bytes of the first row; others follow at multiples of kStepRowBytes
-  const char* codes;    // its 16 bytes of the first part of the panel's codes
-  const float* scales;  // its 8 of the first of the step's groups
+// Operands as they are.
+struct DotCodes {
+  static constexpr CodeFormat kFormat = CodeFormat::kInt8Dot;
+  static constexpr int kWords = 4;
+
+  __device__ explicit DotCodes(bool) {}
+
+  __device__ void unpack(const uint32_t (&words)[kWords], uint32_t (&operands)[4]) const {
+#pragma unroll
+    for (int i = 0; i < kWords; ++i) operands[i] = words[i];
+  }
 };
 
-template <int kParts>
-__device__ inline void load_codes(const StepView& step, Chunk (&codes)[kParts]) {
+// A stage in shared memory: some steps.
+struct StageView {
+  const char* rows;     // as row_lines.h says
+  const char* codes;    // this lane's 16 bytes of the first part of the panel's codes
+  const float* scales;  // of the first of the stage's groups
+  bool ends_group;      // the sums of the group that the stage is in are whole
+};
+
+// The words of some tiles of 8 outputs, from a step's codes.
+template <int kTiles, int kWords>
+__device__ inline void load_codes(const char* codes, int first_tile, uint32_t (&words)[kTiles][kWords]) {
+  static_assert(kTiles * kWords >= 2);
+  if constexpr (kTiles * kWords == 2) {
+    const uint2 own = *reinterpret_cast<const uint2*>(codes + first_tile * 4);
+    words[0][0] = own.x, words[1][0] = own.y;
+  } else {
 #pragma unroll
-  for (int i = 0; i < kParts; ++i) codes[i] = *reinterpret_cast<const Chunk*>(step.codes + 512 * i);
+    for (int i = 0; i < kTiles * kWords; i += 4) {
+      const Chunk own = *reinterpret_cast<const Chunk*>(codes + 128 * (first_tile * kWords + i));
+#pragma unroll
+      for (int j = 0; j < 4; ++j) words[(i + j) / kWords][(i + j) % kWords] = own.words[j];
+    }
+  }
 }
 
-// This lane's operands of 16 rows, of two instructions.
-struct RowOperands {
+// What the two instructions of a step take as the operand with 16 rows.
+struct Operands {
   uint32_t first[4], second[4];
-
-  __device__ RowOperands(const StepView& step, int row_tile) {
-    const char* at = step.rows + row_tile * 16 * kStepRowBytes;
-    const Chunk low = *reinterpret_cast<const Chunk*>(at);
-    const Chunk high = *reinterpret_cast<const Chunk*>(at + 8 * kStepRowBytes);
-#pragma unroll
-    for (int i = 0; i < 2; ++i) {
-      first[2 * i] = low.words[i], first[2 * i + 1] = high.words[i];
-      second[2 * i] = low.words[2 + i], second[2 * i + 1] = high.words[2 + i];
-    }
-  }
 };
 
-// Steps of activations of 16 bits. Without groups products are added to the sums as they are; else those of a
-// group within a step are summed from zero, and multiplied with its scale.
-template <typename Half_, typename Codes_, bool kHasGroups>
+// Of 16 outputs.
+__device__ inline Operands as_rows(const uint32_t (&upper)[4], const uint32_t (&lower)[4]) {
+  return {{upper[0], lower[0], upper[1], lower[1]}, {upper[2], lower[2], upper[3], lower[3]}};
+}
+
+// Which of a step's inputs are multiplied: those of both instructions or of one.
+enum class Inputs { kAll, kFirst, kSecond };
+
+// Weights of codes for rows of Element: bfloat16, float16 or int8. Without groups products are added to the
+// sums as they are; else those of a group are summed from zero, and multiplied with its scale. Of a stage all
+// groups' products come first and then what their offsets add, which are multiplied with the sums of rows:
+// products with ones.
+template <typename Element_, typename Codes_, bool kHasGroups_>
 struct CodedProduct {
-  using Half = Half_;
+  using Element = Element_;
   using Codes = Codes_;
-  using Sum = float;
+  // Sums of integers are exact.
+  static constexpr bool kIsExact = std::same_as<Element, int8_t>;
+  static constexpr bool kHasGroups = kHasGroups_;
+  using Sum = std::conditional_t<kIsExact, int32_t, float>;
   static constexpr CodeFormat kFormat = Codes::kFormat;
-  static constexpr bool kHasScales = kHasGroups;
-  static constexpr int kParts = step_code_bytes(kFormat) / 512;
+  static constexpr int kCodeBytes = static_cast<int>(step_code_bytes(kFormat));
+  static constexpr int kInputs = static_cast<int>(step_inputs(kFormat));
+  // A stage's codes are 1 to 2 KiB per panel.
+  static constexpr int kStageSteps = kFormat == CodeFormat::kInt8Dot ? 1 : 2;
+  static constexpr int kStageInputs = kStageSteps * kInputs;
+  // Of a row.
+  static constexpr int kLineBytes = kStageSteps * static_cast<int>(kStepRowBytes);
 
-  // Of a step in which there are one or two groups.
-  template <int kRowTiles>
-  __device__ static void multiply(const CodedWeightArgs& weight, const StepView& step, int lane,
-                                  TileSums<Sum> (&sums)[kRowTiles]) {
-    Chunk codes[kParts];
-    load_codes(step, codes);
-    if constexpr (!kHasGroups) {
-      add_products<kRowTiles>(step, Codes(true, false), codes, sums);
+  template <int kTiles>
+  __device__ static void unpack(bool has_offsets, const char* codes, int first_tile,
+                                uint32_t (&operands)[kTiles][4]) {
+    uint32_t words[kTiles][Codes::kWords];
+    load_codes(codes, first_tile, words);
+    const Codes unpacker(has_offsets);
+#pragma unroll
+    for (int tile = 0; tile < kTiles; ++tile) unpacker.unpack(words[tile], operands[tile]);
+  }
+
+  template <Inputs kWhich>
+  __device__ static void add(Sum (&sums)[4], const Operands& a, const uint32_t (&b)[4]) {
+    if constexpr (kIsExact) {
+      mma_int8(sums, a.first, b[0], b[1]);
+      mma_int8(sums, a.second, b[2], b[3]);
     } else {
-      const int groups = weight.group < step_inputs(kFormat) ? 2 : 1;
-      const float* scales = step.scales;
-      for (int i = 0; i < groups; ++i) {
-        // Which of two groups a lane's inputs are in.
-        const bool counts = groups == 1 || lane % 4 / 2 == i;
-        add_group<kRowTiles>(step, Codes(counts, weight.has_offsets), codes, scales, sums);
-        scales += kCodedCols;
-        if (!weight.has_offsets) continue;
-        add_offsets<kRowTiles>(step, counts ? kOnes<Half> : 0u, scales, sums);
-        scales += kCodedCols;
-      }
+      if constexpr (kWhich != Inputs::kSecond) mma<Element>(sums, a.first, b[0], b[1]);
+      if constexpr (kWhich != Inputs::kFirst) mma<Element>(sums, a.second, b[2], b[3]);
     }
   }
 
- private:
-  template <int kRowTiles>
-  __device__ static void add_products(const StepView& step, const Codes& unpacker,
-                                      const Chunk (&codes)[kParts], TileSums<Sum> (&sums)[kRowTiles]) {
-    uint32_t b[kColTiles][4];
-#pragma unroll
-    for (int tile = 0; tile < kColTiles; ++tile) unpacker.unpack(codes, tile, b[tile]);
-#pragma unroll
-    for (int row = 0; row < kRowTiles; ++row) {
-      const RowOperands a(step, row);
-#pragma unroll
-      for (int tile = 0; tile < kColTiles; ++tile) {
-        mma<Half>(sums[row][tile], a.first, b[tile][0], b[tile][1]);
-        mma<Half>(sums[row][tile], a.second, b[tile][2], b[tile][3]);
-      }
-    }
-  }
-
-  template <int kRowTiles>
-  __device__ static void add_group(const StepView& step, const Codes& unpacker, const Chunk (&codes)[kParts],
-                                   const float* scales, TileSums<Sum> (&sums)[kRowTiles]) {
-    uint32_t b[kColTiles][4];
-#pragma unroll
-    for (int tile = 0; tile < kColTiles; ++tile) unpacker.unpack(codes, tile, b[tile]);
-    float own[2 * kColTiles];
-    load_scales(scales, own);
-#pragma unroll
-    for (int row = 0; row < kRowTiles; ++row) {
-      const RowOperands a(step, row);
-#pragma unroll
-      for (int tile = 0; tile < kColTiles; ++tile) {
-        float part[4];
-        mma_from_zero<Half>(part, a.first, b[tile][0], b[tile][1]);
-        mma<Half>(part, a.second, b[tile][2], b[tile][3]);
-#pragma unroll
-        for (int j = 0; j < 4; ++j) {
-          sums[row][tile][j] = fmaf(part[j], own[2 * tile + j % 2], sums[row][tile][j]);
-        }
-      }
-    }
-  }
-
-  // Offsets times the sums of a row's inputs, which are its products with ones.
-  template <int kRowTiles>
-  __device__ static void add_offsets(const StepView& step, uint32_t ones, const float* offsets,
-                                     TileSums<Sum> (&sums)[kRowTiles]) {
-    float own[2 * kColTiles];
-    load_scales(offsets, own);
-#pragma unroll
-    for (int row = 0; row < kRowTiles; ++row) {
-      const RowOperands a(step, row);
-      float part[4];
-      mma_from_zero<Half>(part, a.first, ones, ones);
-      mma<Half>(part, a.second, ones, ones);
-#pragma unroll
-      for (int tile = 0; tile < kColTiles; ++tile) {
-#pragma unroll
-        for (int j = 0; j < 4; ++j) {
-          sums[row][tile][j] = fmaf(part[j], own[2 * tile + j % 2], sums[row][tile][j]);
-        }
-      }
-    }
-  }
-
-  __device__ static void load_scales(const float* scales, float (&own)[2 * kColTiles]) {
-#pragma unroll
-    for (int i = 0; i < kColTiles / 2; ++i) {
-      const float4 four = *reinterpret_cast<const float4*>(scales + 4 * i);
-      own[4 * i] = four.x, own[4 * i + 1] = four.y, own[4 * i + 2] = four.z, own[4 * i + 3] = four.w;
-    }
+  __device__ static Operands all_ones() {
+    constexpr uint32_t kOne = kOnes<Element>;
+    return {{kOne, kOne, kOne, kOne}, {kOne, kOne, kOne, kOne}};
   }
 };
 
-// Steps of int8 activations and weights: exact sums of integers.
-struct DotProduct {
-  using Sum = int32_t;
-  static constexpr CodeFormat kFormat = CodeFormat::kInt8Dot;
-  static constexpr bool kHasScales = false;
+using DotProduct = CodedProduct<int8_t, DotCodes, false>;
 
-  template <int kRowTiles>
-  __device__ static void multiply(const CodedWeightArgs&, const StepView& step, int,
-                                  TileSums<Sum> (&sums)[kRowTiles]) {
-    Chunk codes[kColTiles];
-    load_codes(step, codes);
+// Calls multiply<Inputs>(step, index of the group in the stage) for each of a stage's groups that end within
+// it.
+template <typename Product, typename Multiply>
+__device__ inline void for_groups(const CodedWeightArgs& weight, const Multiply& multiply) {
 #pragma unroll
-    for (int row = 0; row < kRowTiles; ++row) {
-      const RowOperands a(step, row);
-#pragma unroll
-      for (int tile = 0; tile < kColTiles; ++tile) {
-        const uint32_t* b = codes[tile].words;
-        mma_int8(sums[row][tile], a.first, b[0], b[1]);
-        mma_int8(sums[row][tile], a.second, b[2], b[3]);
-      }
+  for (int step = 0; step < Product::kStageSteps; ++step) {
+    if (weight.group == kSmallestCodedGroup) {
+      multiply.template operator()<Inputs::kFirst>(step, 2 * step);
+      multiply.template operator()<Inputs::kSecond>(step, 2 * step + 1);
+    } else {
+      multiply.template operator()<Inputs::kAll>(step, step);
     }
   }
-};
+}
+
+// The scales of a stage's group, and what is added: kCodedCols behind.
+__device__ inline const float* group_scales(const CodedWeightArgs& weight, const StageView& stage,
+                                            int group) {
+  return stage.scales + group * (weight.has_offsets ? 2 : 1) * kCodedCols;
+}
 
 }  // namespace splitserve::cuda

@@ -1,6 +1,8 @@
 // How a finished sum of a linear layer becomes an output: with a bias, in the dtype of the outputs.
 #pragma once
 
+#include <cuda_runtime.h>
+
 #include "common/dtype.h"
 #include "common/half.h"
 
@@ -29,6 +31,24 @@ __device__ inline void store_float(void* data, DType dtype, int64_t i, float val
       break;
     case DType::kFloat16:
       static_cast<Float16*>(data)[i] = to<Float16>(value);
+      break;
+  }
+}
+
+// Elements i to i + 3, which lie at a multiple of their size.
+__device__ inline void store_four(void* data, DType dtype, int64_t i, const float (&values)[4]) {
+  switch (dtype) {
+    case DType::kFloat32:
+      *reinterpret_cast<float4*>(static_cast<float*>(data) + i) = {values[0], values[1], values[2],
+                                                                   values[3]};
+      break;
+    case DType::kBFloat16:
+      *reinterpret_cast<uint2*>(static_cast<BFloat16*>(data) + i) = {
+          pack_pair<BFloat16>(values[0], values[1]), pack_pair<BFloat16>(values[2], values[3])};
+      break;
+    case DType::kFloat16:
+      *reinterpret_cast<uint2*>(static_cast<Float16*>(data) + i) = {pack_pair<Float16>(values[0], values[1]),
+                                                                    pack_pair<Float16>(values[2], values[3])};
       break;
   }
 }

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import ctypes
 import sys
+from collections.abc import Callable, Iterator
 
 import pytest
 import torch
@@ -11,9 +13,11 @@ from torch import Tensor
 
 from splitserve.worker.ops.codes.weight import CodedWeight
 from splitserve.worker.ops.cpu import ops as cpu_ops
+from splitserve.worker.ops.cuda import CudaOps
 from splitserve.worker.ops.packed_weight import PackedWeight
 from splitserve.worker.ops.quantization import GroupCodes, GroupForm, KeptForm, WeightForm, quantize_int8
 from tests.gpu.conftest import Gpu
+from tests.gpu.emulated.build import build
 from tests.worker.ops.helpers import assert_same_bits
 from tests.worker.ops.test_group_linear import FORMS as GROUP_FORMS
 from tests.worker.ops.test_group_linear import draw, values
@@ -79,17 +83,44 @@ def test_sums_are_as_exact_as_float32(
         assert_same_bits(rounded.cpu(), out.to(half).cpu())
 
 
+@pytest.fixture
+def set_compute_capability(emulated_ops: CudaOps) -> Iterator[Callable[[int], None]]:
+    """Say what the emulated GPU is: one older than 9 has no products of warpgroups."""
+    set_major: Callable[[int], None] = ctypes.CDLL(str(build())).set_compute_capability
+    yield set_major
+    set_major(9)
+
+
+@pytest.mark.parametrize("form", [*FORMS, "w8a8"], ids=lambda form: "-".join(map(str, form)))
+def test_older_gpus_compute_the_same_bits(
+    emulated_ops: CudaOps, set_compute_capability: Callable[[int], None], form: GroupForm | WeightForm
+) -> None:
+    gpu = Gpu(emulated_ops, torch.device("cpu"), True)
+    if isinstance(form, GroupForm):
+        weight = pack(gpu, codes_of(70, 545, form), form)
+    else:
+        weight = CodedWeight.of(torch.randn(70, 545), form, gpu.device)
+    x = gpu.randn(70, 545, dtype=torch.bfloat16)
+    expected, *found = (gpu.empty_like(gpu.randn(rows, 70)) for rows in (70, 70, 13))
+    gpu.ops.linear(expected, x, weight)
+    set_compute_capability(8)
+    for out in found:
+        gpu.ops.linear(out, x[: len(out)], weight)
+    for out in found:
+        assert_same_bits(out, expected[: len(out)])
+
+
 @of_forms
 def test_every_number_of_rows_gives_a_row_the_same_bits(
     gpu: Gpu, form: GroupForm, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(gpu.ops, "max_coded_rows", sys.maxsize)
-    # So many that a thread block takes 128 of them with 128 outputs.
-    rows, cols = (130, 140) if gpu.is_emulated else (2100, 1200)
+    # So many outputs that a thread block has several panels, one after the other.
+    rows, cols = (130, 300) if gpu.is_emulated else (2100, 12000)
     weight, x = pack(gpu, codes_of(cols, 545, form), form), gpu.randn(rows, 545, dtype=torch.bfloat16)
     whole = gpu.empty_like(gpu.randn(rows, cols))
     gpu.ops.linear(whole, x, weight)
-    for first, last in ((0, 1), (70, 87), (rows - 67, rows), (rows - 1, rows)):
+    for first, last in ((0, 1), (70, 87), (rows - 67, rows), (rows - 1, rows), (3, 11), (5, 14)):
         part = gpu.empty_like(whole[first:last])
         gpu.ops.linear(part, x[first:last], weight)
         assert_same_bits(part.cpu(), whole[first:last].cpu())
@@ -185,7 +216,8 @@ def test_matrices_are_quantised_as_on_a_cpu(gpu: Gpu, half: torch.dtype, form: W
 # Rows in whole chunks of 16 bytes, and others.
 @pytest.mark.parametrize("depth", [161, 192])
 def test_integers_of_rows_and_weights_have_the_same_bits_for_any_number_of_rows(gpu: Gpu, depth: int) -> None:
-    rows, cols = (130, 140) if gpu.is_emulated else (2100, 1200)
+    # So many that a thread block takes 128 of them with 256 outputs.
+    rows, cols = (130, 300) if gpu.is_emulated else (2100, 2400)
     matrix, x = torch.randn(cols, depth), torch.randn(rows, depth).bfloat16()
     x[1], x[2, 160], x[3, 0], x[4] = 0, torch.nan, -torch.inf, 1e-38
     weight, expected = CodedWeight.of(matrix, "w8a8", gpu.device), reference(x, matrix, None)

@@ -5,7 +5,8 @@
 namespace splitserve::cuda {
 
 void coded_linear_bfloat16(const CodedLinearParams& p, cudaStream_t stream) {
-  run_codes<BFloat16>(p, stream);
+  if (takes_warpgroups(p)) return coded_wide_bfloat16(p, stream);
+  with_product<BFloat16>(p.weight, [&]<typename Product>() { run_coded_linear<Product>(p, stream); });
 }
 
 }  // namespace splitserve::cuda

@@ -83,6 +83,7 @@ void code_rows(const CodeRowsParams& p, cudaStream_t stream) {
 }
 
 void coded_linear_dot(const CodedLinearParams& p, cudaStream_t stream) {
+  if (takes_warpgroups(p)) return coded_wide_dot(p, stream);
   run_coded_linear<DotProduct>(p, stream);
 }
 

@@ -222,6 +222,12 @@ inline constexpr int kSharedBytes = 48 * 1024, kMostSharedBytes = 227 * 1024;
 inline constexpr int kSharedBytesOfAll = 228 * 1024;
 inline constexpr unsigned kMostThreads = 1024, kMostBlocks = 0x7fffffff, kMostCluster = 8;
 
+// Of the emulated GPU, the first number.
+inline int& compute_capability() {
+  static int major = 9;
+  return major;
+}
+
 // What kernels have asked for.
 inline std::map<const void*, int>& shared_bytes_asked() {
   static std::map<const void*, int> asked;
@@ -242,7 +248,7 @@ inline cudaError_t cudaDeviceGetAttribute(int* value, cudaDeviceAttr attribute, 
       *value = 3;
       break;
     case cudaDevAttrComputeCapabilityMajor:
-      *value = 9;
+      *value = emulated::compute_capability();
       break;
     case cudaDevAttrMaxSharedMemoryPerMultiprocessor:
       *value = emulated::kSharedBytesOfAll;

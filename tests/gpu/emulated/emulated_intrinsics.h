@@ -7,14 +7,23 @@
 
 namespace splitserve::cuda {
 
-inline char* dynamic_shared() {
-  char* memory = emulated::self().block->shared.data();
-  return memory + (128 - reinterpret_cast<uintptr_t>(memory) % 128) % 128;
+// The same in every block of a cluster: where rows of matrices for a warpgroup may begin, as on a GPU a
+// kernel sees to.
+inline char* shared_base(emulated::Block& block) {
+  char* memory = block.shared.data();
+  return memory +
+         (emulated::kSharedAlignment - reinterpret_cast<uintptr_t>(memory) % emulated::kSharedAlignment);
 }
+
+inline char* dynamic_shared() { return shared_base(*emulated::self().block); }
 
 // What a GPU demands of the addresses of matrix rows and of copies of 16 bytes.
 inline void require_aligned(const void* address, uintptr_t bytes = 16) {
   if (reinterpret_cast<uintptr_t>(address) % bytes != 0) abort();
+}
+
+inline uint32_t shared_address(const void* pointer) {
+  return static_cast<uint32_t>(reinterpret_cast<uintptr_t>(pointer));
 }
 
 inline int thread_read_anew() { return static_cast<int>(threadIdx.x); }
@@ -192,12 +201,8 @@ inline void cluster_sync() { emulated::arrive_and_wait(emulated::cluster_barrier
 
 template <typename T>
 T* in_block(T* shared, uint32_t rank) {
-  const auto base = [](emulated::Block& block) {
-    char* memory = block.shared.data();
-    return memory + (128 - reinterpret_cast<uintptr_t>(memory) % 128) % 128;
-  };
   char* own = reinterpret_cast<char*>(const_cast<std::remove_const_t<T>*>(shared));
-  return reinterpret_cast<T*>(base(emulated::cluster_blocks()[rank]) + (own - base(*emulated::self().block)));
+  return reinterpret_cast<T*>(shared_base(emulated::cluster_blocks()[rank]) + (own - dynamic_shared()));
 }
 
 }  // namespace splitserve::cuda

@@ -141,7 +141,7 @@ void prepare_block(Block& block, Index3 index, unsigned rank) {
   block.barrier.members = threads;
   block.warps.assign(static_cast<size_t>((threads + kWarpSize - 1) / kWarpSize), {});
   // Not a number in every type: what nobody wrote must not look like data.
-  block.shared.assign(static_cast<size_t>(launch.shared_bytes) + 128, static_cast<char>(0xff));
+  block.shared.assign(static_cast<size_t>(launch.shared_bytes) + kSharedAlignment, static_cast<char>(0xff));
 }
 
 void add_threads(Block& block) {

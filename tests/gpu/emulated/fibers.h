@@ -34,6 +34,8 @@ struct Warp {
   void* slots[kWarpSize] = {};
 };
 
+inline constexpr size_t kSharedAlignment = 1024;
+
 struct Block {
   Index3 index;
   unsigned rank = 0;  // in its cluster

@@ -1,4 +1,6 @@
-// What csrc/common computes on every device, over arrays, for ctypes.
+// What csrc/common computes on every device, over arrays, and what the emulated GPU is; for ctypes.
+#include <cuda_runtime.h>
+
 #include "common/half.h"
 #include "common/noise.h"
 #include "common/select_key.h"
@@ -21,6 +23,8 @@ EXPORT void widen_bfloat16(float* out, const uint16_t* in, int64_t n) { widen<BF
 EXPORT void widen_float16(float* out, const uint16_t* in, int64_t n) { widen<Float16>(out, in, n); }
 EXPORT void narrow_bfloat16(uint16_t* out, const float* in, int64_t n) { narrow<BFloat16>(out, in, n); }
 EXPORT void narrow_float16(uint16_t* out, const float* in, int64_t n) { narrow<Float16>(out, in, n); }
+
+EXPORT void set_compute_capability(int32_t major) { emulated::compute_capability() = major; }
 
 EXPORT void order_keys(uint32_t* out, const float* in, int64_t count) {
   for (int64_t i = 0; i < count; ++i) out[i] = order_key(in[i]);

@@ -38,8 +38,8 @@ class Places(NamedTuple):
 
     @property
     def scales(self) -> torch.Tensor:
-        """Places among the 32 scales of a group: two of every tile are with the lanes that multiply them."""
-        return self.columns // 2 * _TILE + self.tiles * 2 + self.columns % 2
+        """Places among the 32 scales of a group: those of a column of every tile follow each other."""
+        return self.columns * (PANEL_ROWS // _TILE) + self.tiles
 
 
 class CodeLayout(ABC):
@@ -47,12 +47,14 @@ class CodeLayout(ABC):
 
     Attributes:
         step_inputs: inputs of a step.
+        word_inputs: of 4 bytes of activations.
         step_bytes: of a panel.
         dtype: of the tensor that holds them.
         zero: what codes without offsets are stored plus.
     """
 
     step_inputs: int
+    word_inputs: int = 2
     step_bytes: int
     dtype: torch.dtype
     zero: int = 0
@@ -74,8 +76,9 @@ class CodeLayout(ABC):
             num_rows, data.shape[1] * self.step_inputs, dtype=torch.uint8, device=data.device
         )
         padded[:, :num_inputs] = codes.view(torch.uint8)
-        parts = padded.view(num_rows, data.shape[1], _LANES, self.step_inputs // _LANES)
-        self._write(data.view(torch.uint8), places, parts)
+        # A lane has every fourth word of a row of activations.
+        words = padded.view(num_rows, data.shape[1], -1, _LANES, self.word_inputs).transpose(2, 3)
+        self._write(data.view(torch.uint8), places, words.flatten(3))
 
     @abstractmethod
     def _write(self, data: torch.Tensor, places: Places, parts: torch.Tensor) -> None:
@@ -115,7 +118,7 @@ class ByteLayout(CodeLayout):
 class DotLayout(CodeLayout):
     """Codes of 8 bits for activations of 8 bits: 16 of a lane, in order."""
 
-    step_inputs, step_bytes, dtype = 64, 2048, torch.int8
+    step_inputs, word_inputs, step_bytes, dtype = 64, 4, 2048, torch.int8
 
     def _write(self, data: torch.Tensor, places: Places, parts: torch.Tensor) -> None:
         target = data.view(len(data), -1, 4, _TILE, _LANES, 16)

@@ -47,10 +47,11 @@ class CodedOps:
             csrc/cuda/coded_linear.cuh says, too.
     """
 
-    shared_bytes = 147_584
+    shared_bytes = 148_480
 
     def __init__(self, library: Any) -> None:
         self._linear = library.coded_linear
+        self._dense = library.coded_dense
         self._embedding = library.coded_embedding
         self._code_rows = library.code_rows
 
@@ -74,6 +75,10 @@ class CodedOps:
     def embedding(self, out: Tensor, token_ids: Tensor, weight: CodedTensors) -> None:
         """See Kernels.embedding; the weight is not for activations of int8."""
         self._embedding(out, token_ids, weight.data, weight.scales, weight.cols, weight.group)
+
+    def dense(self, out: Tensor, weight: CodedTensors) -> None:
+        """Write the weight of one expert, not for activations of int8, to `out` [N, K] in its dtype."""
+        self._dense(out, weight.data, weight.scales, weight.group)
 
     def code_rows(self, x: Tensor) -> tuple[Tensor, Tensor]:
         """Return rows [T, K] as int8, multiples of their largest magnitudes over 127, and these scales [T].

@@ -90,8 +90,7 @@ class CodedWeight:
         """
         if len(x) > ops.max_coded_rows and starts is None and self._form != "w8a8":
             dense = x.new_empty(self.shape)
-            rows = torch.arange(self.shape[0], dtype=torch.int32, device=x.device)
-            self.look_up(ops, dense, rows)
+            ops.coded.dense(dense, self.tensors)
             ops.dense_linear(out, x, dense, bias)
             return
         ops.coded.linear(out, x, self.tensors, bias, starts)
