@@ -138,21 +138,4 @@ SPLITSERVE_INLINE Vec tanh(Vec x) {
   return square < broadcast(0.4f) ? near : 1.0f - 2.0f / (exp(x + x) + 1.0f);
 }
 
-// Complementary error function of z >= 0, fractional error below 1.2e-7: the Chebyshev fit of Press et al.,
-// "Numerical Recipes", section 6.2.
-SPLITSERVE_INLINE Vec erfc_positive(Vec z) {
-  const Vec t = 1.0f / fma(z, broadcast(0.5f), broadcast(1.0f));
-  Vec p = broadcast(0.17087277f);
-  p = fma(p, t, broadcast(-0.82215223f));
-  p = fma(p, t, broadcast(1.48851587f));
-  p = fma(p, t, broadcast(-1.13520398f));
-  p = fma(p, t, broadcast(0.27886807f));
-  p = fma(p, t, broadcast(-0.18628806f));
-  p = fma(p, t, broadcast(0.09678418f));
-  p = fma(p, t, broadcast(0.37409196f));
-  p = fma(p, t, broadcast(1.00002368f));
-  p = fma(p, t, broadcast(-1.26551223f));
-  return t * exp(fma(-z, z, p));
-}
-
 }  // namespace splitserve::SPLITSERVE_ISA
