@@ -5,17 +5,22 @@
 #pragma once
 
 #include "cpu/attention_chunk.h"
+#include "cpu/slow_pairs.h"
 
 namespace splitserve::SPLITSERVE_ISA {
 namespace {
 
-// Rows whose sums are in registers at the same time, and registers of each row.
+// Rows whose sums are in registers at the same time, and registers of each of so many rows.
 #if defined(__AVX512BF16__)
-inline constexpr int kGroupRows = 6, kGroupVecs = 4;
-#elif defined(__AVX512F__) || defined(__aarch64__)
-inline constexpr int kGroupRows = 4, kGroupVecs = 4;
+template <typename T>
+inline constexpr int kGroupRows = kIsSplit<T> ? 12 : 6;
+template <typename T, int kRows>
+inline constexpr int kGroupVecs = kIsSplit<T> && kRows > 5 ? 2 : 4;
 #else
-inline constexpr int kGroupRows = 4, kGroupVecs = 2;
+template <typename T>
+inline constexpr int kGroupRows = 4;
+template <typename T, int kRows>
+inline constexpr int kGroupVecs = kVecRegisters == 32 ? 4 : 2;
 #endif
 
 template <int kCount>
@@ -40,7 +45,7 @@ SPLITSERVE_INLINE void add_products(Vec (&sums)[kRows][kVecs], int64_t begin, in
     typename Step::Operand operands[kVecs];
 #pragma GCC unroll 8
     for (int v = 0; v < kVecs; ++v) operands[v] = right(step, v);
-#pragma GCC unroll 8
+#pragma GCC unroll 16
     for (int i = 0; i < kRows; ++i) {
       const typename Step::Operand operand = left(i, step);
 #pragma GCC unroll 8
@@ -59,17 +64,19 @@ template <typename T, int kRows, int kVecs, bool kFetch>
   for (int v = 0; v < kVecs; ++v) keys[v] = stream.pieces[first + v];
   const int64_t stride = stream.stride;
   Vec sums[kRows][kVecs] = {};
-  add_products<T, kRows, kVecs>(
-      sums, 0, head_dim / kPair,
-      [&](int i, int64_t step) __attribute__((always_inline)) {
-        return DotStep<T>::broadcast(queries + i * head_dim + step * kPair);
-      },
-      [&](int64_t step, int v)
-          __attribute__((always_inline)) { return DotStep<T>::load(keys[v] + step * stride); },
-      [&](int64_t step) __attribute__((always_inline)) {
-        if (kFetch) wanted->fetch(step);
-      });
-#pragma GCC unroll 8
+  as_pairs<T>(sums, [&]() __attribute__((always_inline)) {
+    add_products<T, kRows, kVecs>(
+        sums, 0, head_dim / kPair,
+        [&](int i, int64_t step) __attribute__((always_inline)) {
+          return DotStep<T>::broadcast(queries + i * head_dim + step * kPair);
+        },
+        [&](int64_t step, int v)
+            __attribute__((always_inline)) { return DotStep<T>::load(keys[v] + step * stride); },
+        [&](int64_t step) __attribute__((always_inline)) {
+          if (kFetch) wanted->fetch(step);
+        });
+  });
+#pragma GCC unroll 16
   for (int i = 0; i < kRows; ++i) {
 #pragma GCC unroll 8
     for (int v = 0; v < kVecs; ++v) store(dots + i * kChunk + (first + v) * kLanes, sums[i][v]);
@@ -88,11 +95,11 @@ SPLITSERVE_INLINE bfloat16x8_t only_seen(bfloat16x8_t values, bool sees_first) {
   const uint32x4_t half = vdupq_n_u32(sees_first ? 0x0000ffffu : 0xffff0000u);
   return vreinterpretq_bf16_u32(vandq_u32(vreinterpretq_u32_bf16(values), half));
 }
-#else
-SPLITSERVE_INLINE DotStep<BFloat16>::Operand only_seen(DotStep<BFloat16>::Operand values, bool sees_first) {
+#endif
+template <typename Split>
+SPLITSERVE_INLINE Split only_seen(Split values, bool sees_first) {
   return {sees_first ? values.even : Vec{}, sees_first ? Vec{} : values.odd};
 }
-#endif
 
 // Weights of some rows, [kRows, kChunk], of which row i has those of the positions seen[i].
 template <typename T, int kRows>
@@ -120,7 +127,7 @@ struct Weights {
   SPLITSERVE_INLINE void add_seen(Vec (&sums)[kRows][kVecs], int64_t position_pair,
                                   const typename DotStep<T>::Operand (&values)[kVecs]) const {
     const int64_t first = position_pair * kPair, last = first + kPair - 1;
-#pragma GCC unroll 8
+#pragma GCC unroll 16
     for (int i = 0; i < kRows; ++i) {
       const bool sees_first = seen[i].holds(first), sees_last = seen[i].holds(last);
       if (!sees_first && !sees_last) continue;
@@ -158,21 +165,23 @@ template <typename T, int kRows, int kVecs, bool kFetch, bool kIsTail = false>
   };
   const Range any = weights.any_pairs(), shared = weights.shared_pairs();
   Vec sums[kRows][kVecs] = {};
-  for (int64_t pair = any.begin; pair < any.end;) {
-    if (pair == shared.begin) {
-      add_products<T, kRows, kVecs>(sums, shared.begin, shared.end, weight, values, fetch);
-      pair = shared.end;
-      continue;
-    }
-    typename DotStep<T>::Operand operands[kVecs];
+  as_pairs<T>(sums, [&]() __attribute__((always_inline)) {
+    for (int64_t pair = any.begin; pair < any.end;) {
+      if (pair == shared.begin) {
+        add_products<T, kRows, kVecs>(sums, shared.begin, shared.end, weight, values, fetch);
+        pair = shared.end;
+        continue;
+      }
+      typename DotStep<T>::Operand operands[kVecs];
 #pragma GCC unroll 8
-    for (int v = 0; v < kVecs; ++v) operands[v] = values(pair, v);
-    weights.add_seen(sums, pair++, operands);
-  }
+      for (int v = 0; v < kVecs; ++v) operands[v] = values(pair, v);
+      weights.add_seen(sums, pair++, operands);
+    }
+  });
   if (kFetch) {
     for (int64_t pair = any.end; pair < kChunk / kPair; ++pair) fetch(pair);
   }
-#pragma GCC unroll 8
+#pragma GCC unroll 16
   for (int i = 0; i < kRows; ++i) {
 #pragma GCC unroll 8
     for (int v = 0; v < kVecs; ++v) {

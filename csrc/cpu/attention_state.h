@@ -2,6 +2,7 @@
 #pragma once
 
 #include "cpu/attention_chunk.h"
+#include "cpu/slow_pairs.h"
 #include "cpu/vec_math.h"
 
 namespace splitserve::SPLITSERVE_ISA {
@@ -117,6 +118,16 @@ SPLITSERVE_INLINE Vec store_weights(BFloat16* to, Vec first, Vec second, Vec sum
   const __m512bh pairs = _mm512_cvtne2ps_pbh(second, first);
   std::memcpy(to, &pairs, sizeof pairs);
   return _mm512_dpbf16_ps(sum, pairs, reinterpret_cast<__m512bh>(_mm512_set1_epi16(0x3f80)));
+}
+// The sum is that of pairs here, too.
+template <typename T>
+  requires kIsSplit<T>
+SPLITSERVE_INLINE Vec store_weights(float* to, Vec first, Vec second, Vec sum) {
+  BFloat16 pairs[2 * kLanes];
+  sum = store_weights<BFloat16>(pairs, first, second, sum);
+  store(to, load(pairs));
+  store(to + kLanes, load(pairs + kLanes));
+  return sum;
 }
 #elif defined(SPLITSERVE_HAS_BF16_DOT)
 template <typename T>

@@ -193,8 +193,8 @@ class TileAttention {
   // Calls fn(row, rows, is_fetching) for rows that are computed together; of the numbers it makes constants.
   template <typename Fn>
   SPLITSERVE_INLINE static void each_group(Range rows, const Fn& fn) {
-    for (int64_t row = rows.begin; row < rows.end; row += kGroupRows) {
-      with_count<kGroupRows>(min_of(kGroupRows, rows.end - row), [&](auto num_rows) {
+    for (int64_t row = rows.begin; row < rows.end; row += kGroupRows<T>) {
+      with_count<kGroupRows<T>>(min_of(kGroupRows<T>, rows.end - row), [&](auto num_rows) {
         row == rows.begin ? fn(row, num_rows, Count<true>()) : fn(row, num_rows, Count<false>());
       });
     }
@@ -211,8 +211,9 @@ class TileAttention {
       each_group(rows, [&](int64_t row, auto num_rows, auto is_fetching) {
         const int64_t at = i * tile.rows + row;
         const int64_t end = (seen[row + num_rows.value - 1].end + kLanes - 1) / kLanes;
-        for (int64_t first = seen[row].begin / kLanes; first < end; first += kGroupVecs) {
-          with_count<kGroupVecs>(min_of(kGroupVecs, end - first), [&](auto vecs) {
+        constexpr int kVecs = kGroupVecs<T, num_rows.value>;
+        for (int64_t first = seen[row].begin / kLanes; first < end; first += kVecs) {
+          with_count<kVecs>(min_of(kVecs, end - first), [&](auto vecs) {
             score<T, num_rows.value, vecs.value, is_fetching.value>(keys, first, queries + at * query_stride,
                                                                     p.head_dim, dots + at * kChunk, &wanted);
           });
@@ -235,8 +236,9 @@ class TileAttention {
         const int64_t at = i * tile.rows + row;
         const Weights<T, num_rows.value> group{weights + at * kChunk, seen + row};
         float* totals = state.values + at * width;
-        for (int64_t d = 0; d < whole; d += kGroupVecs * kLanes) {
-          with_count<kGroupVecs>(min_of(kGroupVecs, (whole - d) / kLanes), [&](auto vecs) {
+        constexpr int kVecs = kGroupVecs<T, num_rows.value>;
+        for (int64_t d = 0; d < whole; d += kVecs * kLanes) {
+          with_count<kVecs>(min_of(kVecs, (whole - d) / kLanes), [&](auto vecs) {
             add_values<T, num_rows.value, vecs.value, is_fetching.value>(
                 chunk, {offset, d, vecs.value * kLanes}, group, totals, width, &wanted);
           });

@@ -24,17 +24,17 @@ class ChunkReader {
   using Element = Code;
 
   explicit ChunkReader(const AttentionParams& params) : p(params) {
-    std::memset(key_copies, 0, static_cast<size_t>(p.head_dim * kChunk) * sizeof(BFloat16));
+    std::memset(key_copies, 0, static_cast<size_t>(p.head_dim * kChunk) * sizeof(T));
     copies.key_stride = kChunk * kPair;
     for (int64_t v = 0; v < kChunk / kLanes; ++v) copies.keys[v] = key_copies + v * kLanes * kPair;
     for (int64_t pair = 0; pair < kChunk / kPair; ++pair)
       copies.values[pair] = value_copies + pair * kPair * p.head_dim;
   }
 
-  Stream<BFloat16> keys(const Chunk<Code>& chunk, int64_t at, Range registers) {
+  Stream<T> keys(const Chunk<Code>& chunk, int64_t at, Range registers) {
     for (int64_t v = registers.begin; v < registers.end; ++v)
       decode_keys(bytes(chunk.keys[v] + at), chunk.key_stride, key_copies + v * kLanes * kPair);
-    return Stream<BFloat16>::keys(copies, 0);
+    return Stream<T>::keys(copies, 0);
   }
 
   // Multiplies dot products with the keys, [rows, kChunk], with the keys' scales.
@@ -52,7 +52,7 @@ class ChunkReader {
     }
   }
 
-  ChunkValues<BFloat16> values(const Chunk<Code>& chunk, int64_t at, Range seen) {
+  ChunkValues<T> values(const Chunk<Code>& chunk, int64_t at, Range seen) {
     for (int64_t pair = seen.begin / kPair; pair * kPair < seen.end; ++pair) {
       decode<Codes>(bytes(chunk.values[pair] + at), value_copies + pair * kPair * p.head_dim,
                     kPair * p.head_dim);
@@ -79,10 +79,10 @@ class ChunkReader {
     }
   }
 
-  static Stream<BFloat16> requests(const Stream<Code>& stream) {
-    Stream<BFloat16> wanted{{}, stream.stride / 2};
+  static Stream<T> requests(const Stream<Code>& stream) {
+    Stream<T> wanted{{}, stream.stride / 2};
     for (int v = 0; v < Stream<Code>::kPieces; ++v)
-      wanted.pieces[v] = reinterpret_cast<const BFloat16*>(stream.pieces[v]);
+      wanted.pieces[v] = reinterpret_cast<const T*>(stream.pieces[v]);
     return wanted;
   }
 
@@ -93,12 +93,12 @@ class ChunkReader {
   static const uint8_t* bytes(const Code* codes) { return &codes->bits; }
 
   // Of a register of positions; `stride` from one pair of dimensions to the next.
-  void decode_keys(const uint8_t* from, int64_t stride, BFloat16* to) const {
+  void decode_keys(const uint8_t* from, int64_t stride, T* to) const {
     const int64_t steps = p.head_dim / kPair;
     int64_t step = 0;
 #if defined(__AVX512BF16__)
     for (; step + 2 <= steps; step += 2) {
-      BFloat16* const first = to + step * kChunk * kPair;
+      T* const first = to + step * kChunk * kPair;
       decode_two<Codes>(from + step * stride, from + (step + 1) * stride, first, first + kChunk * kPair);
     }
 #endif
@@ -107,10 +107,10 @@ class ChunkReader {
   }
 
   const AttentionParams& p;
-  Chunk<BFloat16> copies;
-  alignas(64) BFloat16 key_copies[kMaxHeadDim * kChunk];    // [head_dim / kPair, kChunk, kPair]
-  alignas(64) BFloat16 value_copies[kChunk * kMaxHeadDim];  // [kChunk / kPair, head_dim, kPair]
-  alignas(64) float scales[kChunk];                         // of values
+  Chunk<T> copies;
+  alignas(64) T key_copies[kMaxHeadDim * kChunk];    // [head_dim / kPair, kChunk, kPair]
+  alignas(64) T value_copies[kChunk * kMaxHeadDim];  // [kChunk / kPair, head_dim, kPair]
+  alignas(64) float scales[kChunk];                  // of values
 };
 
 template <typename T>

@@ -7,6 +7,8 @@
 // lane of its own, added up in one order: its bits depend on the row alone.
 #pragma once
 
+#include <type_traits>
+
 #include "cpu/amx.h"
 #include "cpu/attention_products.h"
 #include "cpu/latent_attention.h"
@@ -45,23 +47,37 @@ template <typename T>
 void score_latents(const LatentShape& shape, const LatentChunk<T>& chunk, const T* queries, float* sums) {
   constexpr int kPair = DotStep<T>::kPair;
   constexpr int64_t kLine = 64 / sizeof(T) / kPair;
-  for (int64_t position = 0; position < chunk.count; position += kGroupRows) {
-    with_count<kGroupRows>(min_of(kGroupRows, chunk.count - position), [&](auto positions) {
-      const T* const* keys = chunk.rows + position;
-      for (int64_t row = 0; row < shape.rows; row += kGroupVecs * kLanes) {
-        with_count<kGroupVecs>(min_of(kGroupVecs, (shape.rows - row) / kLanes), [&](auto vecs) {
+  // Of the cached rows that are broadcast at a time, where they become others.
+  constexpr int64_t kCopied = std::is_same_v<Shared<T>, T> ? 0 : kGroupRows<T>;
+  alignas(64) Shared<T> copies[kCopied * (kMaxLatent + kMaxRotary) + 1];
+  for (int64_t position = 0; position < chunk.count; position += kGroupRows<T>) {
+    with_count<kGroupRows<T>>(min_of(kGroupRows<T>, chunk.count - position), [&](auto positions) {
+      const Shared<T>* keys[positions.value];
+      for (int j = 0; j < positions.value; ++j) {
+        if constexpr (std::is_same_v<Shared<T>, T>) {
+          keys[j] = chunk.rows[position + j];
+        } else {
+          keys[j] = copies + j * shape.width;
+          copy_shared(copies + j * shape.width, chunk.rows[position + j], shape.width);
+        }
+      }
+      constexpr int kVecs = kGroupVecs<T, positions.value>;
+      for (int64_t row = 0; row < shape.rows; row += kVecs * kLanes) {
+        with_count<kVecs>(min_of(kVecs, (shape.rows - row) / kLanes), [&](auto vecs) {
           Vec products[positions.value][vecs.value] = {};
-          add_products<T, positions.value, vecs.value>(
-              products, 0, shape.width / kPair,
-              [&](int j, int64_t step)
-                  __attribute__((always_inline)) { return DotStep<T>::broadcast(keys[j] + step * kPair); },
-              [&](int64_t step, int v) __attribute__((always_inline)) {
-                return DotStep<T>::load(queries + (step * shape.rows + row + v * kLanes) * kPair);
-              },
-              [&](int64_t step) __attribute__((always_inline)) {
-                if (row == 0 && step % kLine == 0) chunk.fetch(position, positions.value, step * kPair);
-              });
-#pragma GCC unroll 8
+          as_pairs<T>(products, [&]() __attribute__((always_inline)) {
+            add_products<T, positions.value, vecs.value>(
+                products, 0, shape.width / kPair,
+                [&](int j, int64_t step)
+                    __attribute__((always_inline)) { return DotStep<T>::broadcast(keys[j] + step * kPair); },
+                [&](int64_t step, int v) __attribute__((always_inline)) {
+                  return DotStep<T>::load(queries + (step * shape.rows + row + v * kLanes) * kPair);
+                },
+                [&](int64_t step) __attribute__((always_inline)) {
+                  if (row == 0 && step % kLine == 0) chunk.fetch(position, positions.value, step * kPair);
+                });
+          });
+#pragma GCC unroll 16
           for (int j = 0; j < positions.value; ++j) {
 #pragma GCC unroll 8
             for (int v = 0; v < vecs.value; ++v)
@@ -105,15 +121,16 @@ void add_latents(const LatentShape& shape, const Chunk<T>& values, const Shared<
                  const Range* seen, Range rows, float* totals) {
   const auto add = [&](int64_t row, auto count) {
     const Weights<T, count.value> group{weights + row * kChunk, seen + row};
-    for (int64_t d = 0; d < shape.latent; d += kGroupVecs * kLanes) {
-      with_count<kGroupVecs>(min_of(kGroupVecs, (shape.latent - d) / kLanes), [&](auto vecs) {
+    constexpr int kVecs = kGroupVecs<T, count.value>;
+    for (int64_t d = 0; d < shape.latent; d += kVecs * kLanes) {
+      with_count<kVecs>(min_of(kVecs, (shape.latent - d) / kLanes), [&](auto vecs) {
         add_values<T, count.value, vecs.value, false>(values, {0, d, vecs.value * kLanes}, group,
                                                       totals + row * shape.latent, shape.latent, nullptr);
       });
     }
   };
-  for (int64_t row = rows.begin; row < rows.end; row += kGroupRows)
-    with_count<kGroupRows>(min_of(kGroupRows, rows.end - row), [&](auto count) { add(row, count); });
+  for (int64_t row = rows.begin; row < rows.end; row += kGroupRows<T>)
+    with_count<kGroupRows<T>>(min_of(kGroupRows<T>, rows.end - row), [&](auto count) { add(row, count); });
 }
 
 #if defined(__AMX_BF16__)

@@ -33,15 +33,16 @@ struct LatentValues {
   }
 };
 
-template <>
-struct LatentValues<BFloat16> {
-  Chunk<BFloat16> places;
-  alignas(64) BFloat16 joined[kChunk * kMaxLatent];
+template <typename T>
+  requires(sizeof(T) == sizeof(BFloat16))
+struct LatentValues<T> {
+  Chunk<T> places;
+  alignas(64) T joined[kChunk * kMaxLatent];
 
   // Of the first `count` positions, with zeros behind them.
-  void join(const LatentChunk<BFloat16>& chunk, int64_t count, int64_t latent) {
+  void join(const LatentChunk<T>& chunk, int64_t count, int64_t latent) {
     for (int64_t j = 0; j < kChunk; j += 2) {
-      BFloat16* const to = joined + j * latent;
+      T* const to = joined + j * latent;
       join_latents(to, j < count ? chunk.rows[j] : nullptr, j + 1 < count ? chunk.rows[j + 1] : nullptr,
                    latent);
       places.values[j / 2] = to;

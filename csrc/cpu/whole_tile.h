@@ -97,6 +97,8 @@ class WholeTile {
 
  private:
   static constexpr int kPair = DotStep<T>::kPair;
+  template <int kRows>
+  static constexpr int kVecs = kGroupVecs<T, kRows>;
 
   // What the parts of paged attention have to know: chunks are as blocks of a cache.
   static AttentionParams like_of(const WholeAttentionParams& params) {
@@ -186,16 +188,17 @@ class WholeTile {
   // Calls fn(row, rows) for rows that are computed together; of their number it makes a constant.
   template <typename Fn>
   SPLITSERVE_INLINE static void each_group(Range some, const Fn& fn) {
-    for (int64_t row = some.begin; row < some.end; row += kGroupRows)
-      with_count<kGroupRows>(min_of(kGroupRows, some.end - row), [&](auto num_rows) { fn(row, num_rows); });
+    for (int64_t row = some.begin; row < some.end; row += kGroupRows<T>)
+      with_count<kGroupRows<T>>(min_of(kGroupRows<T>, some.end - row),
+                                [&](auto num_rows) { fn(row, num_rows); });
   }
 
   template <int kRows>
   SPLITSERVE_INLINE void score_rows(const Chunk<T>& chunk, int64_t row) {
     const Stream<T> keys = Stream<T>::keys(chunk, 0);
     const int64_t end = (seen[row + kRows - 1].end + kLanes - 1) / kLanes;
-    for (int64_t first = seen[row].begin / kLanes; first < end; first += kGroupVecs) {
-      with_count<kGroupVecs>(min_of(kGroupVecs, end - first), [&](auto vecs) {
+    for (int64_t first = seen[row].begin / kLanes; first < end; first += kVecs<kRows>) {
+      with_count<kVecs<kRows>>(min_of(kVecs<kRows>, end - first), [&](auto vecs) {
         score<T, kRows, vecs.value, false>(keys, first, queries + row * query_stride, p.head_dim,
                                            dots + row * kChunk, nullptr);
       });
@@ -207,8 +210,8 @@ class WholeTile {
     const int64_t whole = p.head_dim / kLanes * kLanes;
     const Weights<T, kRows> rows_weights{weights + row * kChunk, seen + row};
     float* totals = state.values + row * width;
-    for (int64_t d = 0; d < whole; d += kGroupVecs * kLanes) {
-      with_count<kGroupVecs>(min_of(kGroupVecs, (whole - d) / kLanes), [&](auto vecs) {
+    for (int64_t d = 0; d < whole; d += kVecs<kRows> * kLanes) {
+      with_count<kVecs<kRows>>(min_of(kVecs<kRows>, (whole - d) / kLanes), [&](auto vecs) {
         add_values<T, kRows, vecs.value, false>(chunk, {0, d, vecs.value * kLanes}, rows_weights, totals,
                                                 width, nullptr);
       });

@@ -146,14 +146,16 @@ class Attention {
 
 void paged_attention(const AttentionParams& params) {
   if (params.dtype == DType::kFloat32) return Attention<float, NoCodes>(params).run();
-  switch (params.format) {
-    case CacheFormat::kPlain:
-      return Attention<BFloat16, NoCodes>(params).run();
-    case CacheFormat::kInt8:
-      return Attention<BFloat16, Int8Codes>(params).run();
-    case CacheFormat::kFp8:
-      return Attention<BFloat16, Fp8Codes>(params).run();
-  }
+  with_bfloat16([&]<typename T>(T) {
+    switch (params.format) {
+      case CacheFormat::kPlain:
+        return Attention<T, NoCodes>(params).run();
+      case CacheFormat::kInt8:
+        return Attention<T, Int8Codes>(params).run();
+      case CacheFormat::kFp8:
+        return Attention<T, Fp8Codes>(params).run();
+    }
+  });
 }
 
 }  // namespace splitserve::SPLITSERVE_ISA

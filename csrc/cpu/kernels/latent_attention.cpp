@@ -103,14 +103,16 @@ class LatentAttention {
 
 void latent_attention(const LatentAttentionParams& params) {
   if (params.base.dtype == DType::kFloat32) return LatentAttention<float, NoCodes>(params).run();
-  switch (params.base.format) {
-    case CacheFormat::kPlain:
-      return LatentAttention<BFloat16, NoCodes>(params).run();
-    case CacheFormat::kInt8:
-      return LatentAttention<BFloat16, Int8Codes>(params).run();
-    case CacheFormat::kFp8:
-      return LatentAttention<BFloat16, Fp8Codes>(params).run();
-  }
+  with_bfloat16([&]<typename T>(T) {
+    switch (params.base.format) {
+      case CacheFormat::kPlain:
+        return LatentAttention<T, NoCodes>(params).run();
+      case CacheFormat::kInt8:
+        return LatentAttention<T, Int8Codes>(params).run();
+      case CacheFormat::kFp8:
+        return LatentAttention<T, Fp8Codes>(params).run();
+    }
+  });
 }
 
 }  // namespace splitserve::SPLITSERVE_ISA

@@ -86,7 +86,7 @@ class WholeAttention {
 
 void whole_attention(const WholeAttentionParams& params) {
   if (params.dtype == DType::kBFloat16) {
-    WholeAttention<BFloat16>(params).run();
+    with_bfloat16([&]<typename T>(T) { WholeAttention<T>(params).run(); });
   } else {
     WholeAttention<float>(params).run();
   }
