@@ -19,17 +19,19 @@ SPLITSERVE_INLINE void fetch_to_l2(const char* line) {
 }
 
 // `line` is kStreamAheadBytes ahead of the one in use.
+template <int64_t kFartherBytes = kStreamAheadBytes>
 SPLITSERVE_INLINE void fetch_stream(const char* line) {
   __builtin_prefetch(line);
-  fetch_to_l2(line + kStreamAheadBytes);
+  fetch_to_l2(line + kFartherBytes);
 }
 
 // What a tile fetches per unit of its format: of its own stream, or of a panel that comes later.
 struct Fetched {
   int lines;
   bool is_stream;
+  int64_t farther_bytes = kStreamAheadBytes;  // of a stream, for the L2 cache
 
-  constexpr Fetched of(int other_lines) const { return {other_lines, is_stream}; }
+  constexpr Fetched of(int other_lines) const { return {other_lines, is_stream, farther_bytes}; }
 };
 
 // The lines for unit `unit` of a walk over a panel, from `ahead` on.
@@ -38,7 +40,7 @@ SPLITSERVE_INLINE void fetch(const char* ahead, int64_t unit) {
 #pragma GCC unroll 16
   for (int line = 0; line < kFetched.lines; ++line) {
     const char* const at = ahead + (unit * kFetched.lines + line) * kFetchedLineBytes;
-    kFetched.is_stream ? fetch_stream(at) : __builtin_prefetch(at);
+    kFetched.is_stream ? fetch_stream<kFetched.farther_bytes>(at) : __builtin_prefetch(at);
   }
 }
 

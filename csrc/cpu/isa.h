@@ -30,8 +30,9 @@ int num_threads();
 // Whether kernels of avx2 multiply int8 by AVX-VNNI, with the bits that they have without it.
 bool uses_avx_vnni();
 
-// Whether kernels of avx512_bf16 multiply floats (linear layers those of many rows) with the bits of pairs of
-// bfloat16: Intel's processors add up half as many of those in the same time, AMD's twice as many.
+// Whether kernels of avx512_bf16 multiply floats in place of bfloat16 where that is faster, with the same
+// bits: Intel's processors add up half as many products of bfloat16 as of floats in the same time, AMD's
+// twice as many.
 bool multiplies_floats();
 
 }  // namespace splitserve

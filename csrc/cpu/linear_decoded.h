@@ -33,17 +33,6 @@ inline constexpr int64_t kDecodedBlockRows = 256;
 inline constexpr int kDecodedRows = kVecRegisters == 32 ? 12 : 6, kDecodedVecs = 2;
 inline constexpr int64_t kDecodedCols = kDecodedVecs * kLanes;
 
-// Rows as they are multiplied, and how far they are apart.
-template <typename Decoded>
-struct DecodedRows {
-  const Decoded* data;
-  int64_t stride;
-
-  SPLITSERVE_INLINE DecodedRows from(int64_t row, int64_t input) const {
-    return {data + row * stride + input, stride};
-  }
-};
-
 // Groups of a stretch.
 struct DecodedGroups {
   const float (*scales)[2][kPanelCols];  // scales and offsets
@@ -54,7 +43,7 @@ struct DecodedGroups {
 
 // sums += x . weights [steps, 32], of kDecodedCols outputs.
 template <int kRows, typename Decoded>
-SPLITSERVE_INLINE void add_each(Vec (&sums)[kRows][kDecodedVecs], const DecodedRows<Decoded>& x,
+SPLITSERVE_INLINE void add_each(Vec (&sums)[kRows][kDecodedVecs], const InputRows<Decoded>& x,
                                 const Decoded* weights, int64_t steps) {
   using Step = DotStep<Decoded>;
   for (int64_t step = 0; step < steps; ++step, weights += kStepInputs<Decoded> * kPanelCols) {
@@ -69,35 +58,16 @@ SPLITSERVE_INLINE void add_each(Vec (&sums)[kRows][kDecodedVecs], const DecodedR
   }
 }
 
-#if defined(__AVX512BF16__)
-// Results that are denormal become zero, and operands are taken as such.
-inline constexpr uint32_t kFlushDenormals = 0x8040;
-
-// Switches how this thread treats denormals, for the products of `sums` alone: the compiler, which knows
-// nothing of it, must move none of them past this, and no others.
-template <int kRows>
-SPLITSERVE_INLINE void switch_mode(uint32_t mode, Vec (&sums)[kRows][kDecodedVecs]) {
-  const auto hold = [&]() __attribute__((always_inline)) {
-#pragma GCC unroll 16
-    for (int i = 0; i < kRows; ++i) asm volatile("" : "+v"(sums[i][0]), "+v"(sums[i][1]));
-  };
-  hold();
-  asm volatile("ldmxcsr %0" : : "m"(mode));
-  hold();
-}
-#endif
-
 // The same with the bits of a tile.
 template <int kRows, typename Decoded>
-SPLITSERVE_INLINE void add_steps(Vec (&sums)[kRows][kDecodedVecs], const DecodedRows<Decoded>& x,
+SPLITSERVE_INLINE void add_steps(Vec (&sums)[kRows][kDecodedVecs], const InputRows<Decoded>& x,
                                  const Decoded* weights, int64_t steps) {
 #if defined(__AVX512BF16__)
   if constexpr (kStandsForPairs<Decoded>) {
-    uint32_t mode;
-    asm volatile("stmxcsr %0" : "=m"(mode));
-    switch_mode(mode | kFlushDenormals, sums);
+    const FloatTileStep::Mode mode;
+    mode.enter(sums);
     add_each(sums, x, weights, steps);
-    return switch_mode(mode, sums);
+    return mode.leave(sums);
   }
 #endif
   add_each(sums, x, weights, steps);
@@ -105,7 +75,7 @@ SPLITSERVE_INLINE void add_steps(Vec (&sums)[kRows][kDecodedVecs], const Decoded
 
 // totals [kRows, 32] += x . weights, or = if they are the first ones.
 template <int kRows, typename Decoded>
-[[gnu::noinline]] void multiply_decoded(float* totals, const DecodedRows<Decoded>& x, const Decoded* weights,
+[[gnu::noinline]] void multiply_decoded(float* totals, const InputRows<Decoded>& x, const Decoded* weights,
                                         int64_t steps, bool is_first) {
   Vec sums[kRows][kDecodedVecs] = {};
   if (!is_first) {
@@ -123,7 +93,7 @@ template <int kRows, typename Decoded>
 
 // totals [kRows, 32] += part * scale + row_sum * offset, of each group in turn; `col` is the first output.
 template <int kRows, typename Decoded>
-[[gnu::noinline]] void multiply_groups(float* totals, DecodedRows<Decoded> x, const Decoded* weights,
+[[gnu::noinline]] void multiply_groups(float* totals, InputRows<Decoded> x, const Decoded* weights,
                                        int64_t steps, DecodedGroups groups, int64_t col) {
   for (int64_t left = steps; left > 0; left -= groups.steps) {
     Vec sums[kRows][kDecodedVecs] = {};
@@ -241,15 +211,17 @@ class DecodedWeights {
     }
   }
 
-  SPLITSERVE_INLINE static void store_pair(Decoded* to, int v, const DotStep<BFloat16>::Operand& pair) {
-#if defined(SPLITSERVE_HAS_BF16_DOT)
+  template <typename Pair>
+  SPLITSERVE_INLINE static void store_pair(Decoded* to, int v, const Pair& pair) {
+#if defined(__AVX512BF16__)
     if constexpr (kStandsForPairs<Decoded>) {
-      const UintVec bits = reinterpret_cast<UintVec>(pair);
-      store(to + v * kLanes, as_float(bits & 0xffff0000u));
-      store(to + kPanelCols + v * kLanes, as_float(bits << 16));
-    } else {
-      std::memcpy(to + 2 * v * kLanes, &pair, sizeof pair);
+      const FloatTileStep::Operand own = FloatTileStep::weights(pair);
+      store(to + v * kLanes, own.second);
+      return store(to + kPanelCols + v * kLanes, own.first);
     }
+#endif
+#if defined(SPLITSERVE_HAS_BF16_DOT)
+    std::memcpy(to + 2 * v * kLanes, &pair, sizeof pair);
 #else
     store(to + v * kLanes, pair.even);
     store(to + kPanelCols + v * kLanes, pair.odd);
@@ -259,59 +231,16 @@ class DecodedWeights {
   alignas(64) Decoded weights[kIsFloat<Format> ? 1 : kStretchInputs * kPanelCols];
 };
 
-// Rows of a block as they are multiplied; belongs to a thread and its part of the tasks.
-template <typename X, typename Decoded>
-class BlockInputs {
- public:
-  // They are converted if they are others than those of the last call. No data if there is no memory for
-  // them.
-  DecodedRows<Decoded> rows_of(const LinearParams& p, int64_t row, int64_t row_end) {
-    const X* const x = static_cast<const X*>(p.x) + row * p.x_stride;
-    if constexpr (std::is_same_v<X, Decoded>) {
-      if (p.depth % kStepInputs<Decoded> == 0) return {x, p.x_stride};
-    }
-    if (x != first || row_end - row != count) convert(x, p.x_stride, row_end - row, p.depth);
-    return rows;
-  }
-
- private:
-  // What lies beyond the last input of a pair is zero.
-  void convert(const X* x, int64_t x_stride, int64_t num_rows, int64_t depth) {
-    first = x, count = num_rows;
-    const int64_t stride = ceil_div(depth, kLanes) * kLanes;
-    Decoded* const own =
-        static_cast<Decoded*>(task_scratch(num_rows * stride * static_cast<int64_t>(sizeof(Decoded))));
-    for (int64_t i = 0; own != nullptr && i < num_rows; ++i) {
-      for (int64_t k = 0; k < depth; k += kLanes)
-        store(own + i * stride + k, in_order(load_up_to(x + i * x_stride + k, depth - k)));
-    }
-    rows = {own, stride};
-  }
-
-  // The neighbours of a pair, which changes their places.
-  SPLITSERVE_INLINE static Vec in_order(Vec inputs) {
-#if defined(__AVX512BF16__)
-    if constexpr (kStandsForPairs<Decoded>) return _mm512_permute_ps(inputs, 0xb1);
-#endif
-    return inputs;
-  }
-
-  const X* first = nullptr;
-  int64_t count = 0;
-  DecodedRows<Decoded> rows{};
-};
-
 // Multiplies blocks of rows with panels; belongs to a thread and its part of the tasks.
 template <typename Format, typename Decoded>
 class DecodedPanel {
  public:
   using X = typename Format::X;
 
-  // Returns false, and does nothing, if there is no memory for the rows.
-  bool multiply(const LinearParams& p, int64_t row, int64_t row_end, const Panels& panels) {
+  // Of rows [row, row_end), which x holds.
+  void multiply(const LinearParams& p, const InputRows<Decoded>& x, int64_t row, int64_t row_end,
+                const Panels& panels) {
     const int64_t rows = row_end - row, passes = ceil_div(rows, kDecodedRows);
-    const DecodedRows<Decoded> x = inputs.rows_of(p, row, row_end);
-    if (x.data == nullptr) return false;
     const char* const panel = panel_of<Format>(p, panels.current);
     if constexpr (kSumsGroups<Format>)
       std::memset(sums, 0, static_cast<size_t>(rows * kPanelCols) * sizeof(float));
@@ -329,7 +258,6 @@ class DecodedPanel {
       }
     }
     write(p, row, rows, panels.current * kPanelCols);
-    return true;
   }
 
  private:
@@ -364,7 +292,7 @@ class DecodedPanel {
     }
   }
 
-  void add(const LinearParams& p, const Pass& pass, const DecodedRows<Decoded>& x, const Decoded* own,
+  void add(const LinearParams& p, const Pass& pass, const InputRows<Decoded>& x, const Decoded* own,
            float* total) const {
     // What lies beyond the last input of a pair is zero.
     const int64_t steps = kIsFloat<Format> ? pass.depth : ceil_div(pass.depth, 2) * 2 / kStepInputs<Decoded>;
@@ -406,67 +334,10 @@ class DecodedPanel {
     write_columns<X>(p, row, rows, col, sums);
   }
 
-  BlockInputs<X, Decoded> inputs;
   DecodedWeights<Format, Decoded> weights;
   alignas(64) float scales[kMaxGroups][2][kPanelCols];
   alignas(64) float sums[kDecodedBlockRows * kPanelCols];
 };
-
-#if defined(SPLITSERVE_HAS_BF16_DOT)
-template <typename Format>
-  requires(std::is_same_v<typename Format::X, BFloat16> && Format::kFormat != WeightFormat::kInt8Dot)
-struct BlockRows<Format> {
-  static constexpr int64_t kLeastRows = 4 * kDecodedRows, kMostRows = kDecodedBlockRows,
-                           kBytes = kRowBlockBytes;
-  static constexpr bool kIsPlain = Format::kFormat == WeightFormat::kBFloat16;
-
-  void multiply(const LinearParams& p, int64_t row, int64_t row_end, const Panels& panels) {
-    if (multiply_decoded(p, row, row_end, panels)) return;
-    panel_rows<Format>(p, row, row_end, panels);
-  }
-
- private:
-  // Weights that are converted a few times, or need no conversion, cost less than a way through memory.
-  static constexpr int64_t kFewPairRows = 2 * Format::kMaxRows;
-  static constexpr int64_t kFewFloatRows = kIsPlain ? 12 : kSumsGroups<Format> ? 8 : 6;
-
-  // Returns false, and does nothing, for few rows, or if there is no memory for them.
-  bool multiply_decoded(const LinearParams& p, int64_t row, int64_t row_end, const Panels& panels) {
-#if defined(__AVX512BF16__)
-    if (multiplies_floats()) return row_end - row > kFewFloatRows && floats.multiply(p, row, row_end, panels);
-#endif
-    if constexpr (kIsPlain) {
-      return false;
-    } else {
-      return row_end - row > kFewPairRows && pairs.multiply(p, row, row_end, panels);
-    }
-  }
-
-#if defined(__AVX512BF16__)
-  DecodedPanel<Format, float> floats;
-#endif
-  std::conditional_t<kIsPlain, char, DecodedPanel<Format, BFloat16>> pairs;
-};
-#else
-// Weights that are multiplied as they lie in memory stay there: activations that become int8 are exact.
-template <typename Format>
-  requires(Format::kFormat != WeightFormat::kInt8Dot)
-struct BlockRows<Format> {
-  static constexpr int64_t kLeastRows = 4 * kDecodedRows, kMostRows = kDecodedBlockRows,
-                           kBytes = kRowBlockBytes;
-  // Weights that are read or converted a few times cost less than a way through memory.
-  static constexpr bool kIsPlain = kIsFloat<Format> || Format::kFormat == WeightFormat::kBFloat16;
-  static constexpr int64_t kFewRows = (kIsPlain ? 2 : 1) * Format::kMaxRows;
-
-  void multiply(const LinearParams& p, int64_t row, int64_t row_end, const Panels& panels) {
-    if (row_end - row > kFewRows && decoded.multiply(p, row, row_end, panels)) return;
-    panel_rows<Format>(p, row, row_end, panels);
-  }
-
- private:
-  DecodedPanel<Format, float> decoded;
-};
-#endif
 
 }  // namespace
 }  // namespace splitserve::SPLITSERVE_ISA

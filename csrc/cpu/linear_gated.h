@@ -2,7 +2,7 @@
 #pragma once
 
 #include "cpu/gates.h"
-#include "cpu/linear_decoded.h"
+#include "cpu/linear_blocks.h"
 #include "cpu/linear_rows.h"
 #include "cpu/linear_tiles.h"
 

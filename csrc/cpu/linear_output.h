@@ -168,6 +168,23 @@ template <typename Out>
   }
 }
 
+// Whether the outputs of a panel of a product of bfloat16 go past the caches.
+SPLITSERVE_INLINE bool streams_panel(const LinearParams& p, int64_t col) {
+  const bool is_streamed = p.out_dtype == DType::kFloat32 ? PanelWriter<float>::is_streamed(p)
+                                                          : PanelWriter<BFloat16>::is_streamed(p);
+  return is_streamed && col + kPanelCols <= p.cols;
+}
+
+// Writes them.
+template <int kRows>
+SPLITSERVE_INLINE void stream(const LinearParams& p, int64_t row, int64_t col,
+                              const Vec (&sums)[kRows][kPanelVecs]) {
+  alignas(64) float copy[kRows * kPanelCols];
+  store_whole(copy, kPanelCols, sums);
+  p.out_dtype == DType::kFloat32 ? write_rows<float>(p, row, kRows, col, copy)
+                                 : write_rows<BFloat16>(p, row, kRows, col, copy);
+}
+
 SPLITSERVE_INLINE IntVec load_sums(const void* p) {
   IntVec sums;
   std::memcpy(&sums, p, sizeof sums);

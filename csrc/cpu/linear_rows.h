@@ -28,24 +28,26 @@ const char* panel_of(const LinearParams& p, int64_t panel) {
   return static_cast<const char*>(p.weight) + panel * panel_bytes(Format::kFormat, p.depth);
 }
 
-template <typename Format, int kRows, Fetched kFetched>
-void panel_tile(const LinearParams& p, int64_t row, int64_t panel, const char* ahead) {
-  using X = typename Format::X;
-  Rows<X, kRows> x;
-  x.depth = p.depth;
-  for (int i = 0; i < kRows; ++i) x.data[i] = static_cast<const X*>(p.x) + (row + i) * p.x_stride;
+// inputs: those of as many rows, of which the first is `row` of the call.
+template <typename Format, typename Step, int kRows, Fetched kFetched>
+void panel_tile(const LinearParams& p, const InputRows<typename Step::Input>& inputs, int64_t row,
+                int64_t panel, const char* ahead) {
+  const Rows<Step, kRows> x(inputs, p.depth);
   Vec sums[kRows][kPanelVecs] = {};
   const char* weights = panel_of<Format>(p, panel);
   if constexpr (has_group_scales(Format::kFormat)) {
-    PanelTile<Format, kRows, kFetched>::run(x, weights, ahead, {p.groups, panel, row}, sums);
+    PanelTile<Format, Step, kRows, kFetched>::run(x, weights, ahead, {p.groups, panel, row}, sums);
   } else {
-    PanelTile<Format, kRows, kFetched>::run(x, weights, ahead, sums);
+    PanelTile<Format, Step, kRows, kFetched>::run(x, weights, ahead, sums);
   }
   if constexpr (requires { Format::put_in_order(sums[0]); }) {
 #pragma GCC unroll 16
     for (int i = 0; i < kRows; ++i) Format::put_in_order(sums[i]);
   }
-  write<X>(p, row, panel * kPanelCols, sums);
+  if constexpr (Step::kStreams) {
+    if (streams_panel(p, panel * kPanelCols)) return stream(p, row, panel * kPanelCols, sums);
+  }
+  write<typename Format::X>(p, row, panel * kPanelCols, sums);
 }
 
 // sums[i][v] += x(i) . weight(v), of four inputs of rows that are `stride` apart.
@@ -99,12 +101,13 @@ void dot_tile(const LinearParams& p, int64_t row, int64_t panel, const char* ahe
   write<BFloat16>(p, row, panel * kPanelCols, scaled);
 }
 
-template <typename Format, int kRows, Fetched kFetched>
-void tile(const LinearParams& p, int64_t row, int64_t panel, const char* ahead) {
+template <typename Format, typename Step, int kRows, Fetched kFetched>
+void tile(const LinearParams& p, const InputRows<typename Step::Input>& x, int64_t row, int64_t panel,
+          const char* ahead) {
   if constexpr (Format::kFormat == WeightFormat::kInt8Dot) {
     dot_tile<Format, kRows, kFetched>(p, row, panel, ahead);
   } else {
-    panel_tile<Format, kRows, kFetched>(p, row, panel, ahead);
+    panel_tile<Format, Step, kRows, kFetched>(p, x, row, panel, ahead);
   }
 }
 
@@ -120,22 +123,24 @@ inline constexpr int kQuarterLines = (kAllLines<Format> + 3) / 4;
 template <typename Format, int kRows>
 inline constexpr bool kMayShare = 2 * kRows >= Format::kMaxRows;
 
-template <typename Format, int kRows = Format::kMaxRows>
-SPLITSERVE_INLINE void tile_of(int64_t rows, const LinearParams& p, int64_t row, int64_t panel,
-                               const Ahead& ahead) {
+// The tile of rows [row, row + rows), which x begins with; kIsOnly: all rows of a panel are one tile.
+template <typename Format, typename Step, bool kIsOnly, int kRows = Format::kMaxRows>
+SPLITSERVE_INLINE void tile_of(int64_t rows, const LinearParams& p, const InputRows<typename Step::Input>& x,
+                               int64_t row, int64_t panel, const Ahead& ahead) {
   if (rows == kRows) {
-    if constexpr (kMayShare<Format, kRows>) {
-      if (ahead.share == Share::kNone) return tile<Format, kRows, Fetched{0, false}>(p, row, panel, nullptr);
-      if (ahead.share == Share::kHalf) {
-        return tile<Format, kRows, Fetched{kHalfLines<Format>, false}>(p, row, panel, ahead.start);
-      }
-      if (ahead.share == Share::kQuarter) {
-        return tile<Format, kRows, Fetched{kQuarterLines<Format>, false}>(p, row, panel, ahead.start);
-      }
+    if constexpr (!kIsOnly && kMayShare<Format, kRows>) {
+      if (ahead.share == Share::kNone)
+        return tile<Format, Step, kRows, Fetched{0, false}>(p, x, row, panel, nullptr);
+      if (ahead.share == Share::kHalf)
+        return tile<Format, Step, kRows, Fetched{kHalfLines<Format>, false}>(p, x, row, panel, ahead.start);
+      if (ahead.share == Share::kQuarter)
+        return tile<Format, Step, kRows, Fetched{kQuarterLines<Format>, false}>(p, x, row, panel,
+                                                                                ahead.start);
     }
-    return tile<Format, kRows, Fetched{kAllLines<Format>, true}>(p, row, panel, ahead.start);
+    constexpr Fetched kStream{kAllLines<Format>, true, Step::kFartherBytes};
+    return tile<Format, Step, kRows, kStream>(p, x, row, panel, ahead.start);
   }
-  if constexpr (kRows > 1) tile_of<Format, kRows - 1>(rows, p, row, panel, ahead);
+  if constexpr (kRows > 1) tile_of<Format, Step, kIsOnly, kRows - 1>(rows, p, x, row, panel, ahead);
 }
 
 // What pass `pass` of `passes` over a panel fetches. A single pass runs ahead in the stream of weights;
@@ -154,14 +159,31 @@ Ahead ahead_of(const LinearParams& p, const Panels& panels, int64_t pass, int64_
   return {start, pass < num_halves ? Share::kHalf : Share::kQuarter};
 }
 
-// Rows [row, row_end) against one panel, in tiles of about equal height.
-template <typename Format>
-void panel_rows(const LinearParams& p, int64_t row, int64_t row_end, const Panels& panels) {
+// Rows [row, row_end), which x holds, against one panel, in tiles of about equal height.
+template <typename Format, typename Step>
+void multiply_rows(const LinearParams& p, const InputRows<typename Step::Input>& x, int64_t row,
+                   int64_t row_end, const Panels& panels) {
   const int64_t rows = row_end - row, passes = ceil_div(rows, Format::kMaxRows), panel = panels.current;
   for (int64_t pass = 0; pass < passes; ++pass) {
     const int64_t begin = rows * pass / passes, end = rows * (pass + 1) / passes;
-    tile_of<Format>(end - begin, p, row + begin, panel, ahead_of<Format>(p, panels, pass, passes));
+    tile_of<Format, Step, false>(end - begin, p, x.from(begin, 0), row + begin, panel,
+                                 ahead_of<Format>(p, panels, pass, passes));
   }
+}
+
+// The same of rows that are a single tile.
+template <typename Format, typename Step>
+void multiply_few_rows(const LinearParams& p, const InputRows<typename Step::Input>& x, int64_t row,
+                       int64_t row_end, const Panels& panels) {
+  tile_of<Format, Step, true>(row_end - row, p, x, row, panels.current, ahead_of<Format>(p, panels, 0, 1));
+}
+
+// The same with rows as they are.
+template <typename Format>
+void panel_rows(const LinearParams& p, int64_t row, int64_t row_end, const Panels& panels) {
+  using X = typename Format::X;
+  const InputRows<X> x{static_cast<const X*>(p.x) + row * p.x_stride, p.x_stride};
+  multiply_rows<Format, TileStep<X>>(p, x, row, row_end, panels);
 }
 
 // Multiplies blocks of rows with panels; belongs to a thread and its part of the tasks.

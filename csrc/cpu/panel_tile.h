@@ -6,19 +6,19 @@
 
 #include "cpu/fetch.h"
 #include "cpu/linear.h"
+#include "cpu/tile_step.h"
 #include "cpu/weight_formats.h"
 
 namespace splitserve::SPLITSERVE_ISA {
 
 // sums[i][v] += x(i) * weight(v): one pair of every row with one pair of every column. 32 registers hold the
 // weights of a step, and so many rows that their inputs pass one by one; 16 hold the inputs.
-template <typename X, int kRows, typename Weight, typename Input>
+template <typename Step, int kRows, typename Weight, typename Input>
 SPLITSERVE_INLINE void add_products(Vec (&sums)[kRows][kPanelVecs], const Weight& weight, const Input& x) {
-  using Step = DotStep<X>;
   if constexpr (kLanes == 16) {
     typename Step::Operand weights[kPanelVecs];
 #pragma GCC unroll 8
-    for (int v = 0; v < kPanelVecs; ++v) weights[v] = weight(v);
+    for (int v = 0; v < kPanelVecs; ++v) weights[v] = Step::weights(weight(v));
 #pragma GCC unroll 16
     for (int i = 0; i < kRows; ++i) {
       const typename Step::Operand input = x(i);
@@ -31,7 +31,7 @@ SPLITSERVE_INLINE void add_products(Vec (&sums)[kRows][kPanelVecs], const Weight
     for (int i = 0; i < kRows; ++i) inputs[i] = x(i);
 #pragma GCC unroll 8
     for (int v = 0; v < kPanelVecs; ++v) {
-      const typename Step::Operand operand = weight(v);
+      const typename Step::Operand operand = Step::weights(weight(v));
 #pragma GCC unroll 8
       for (int i = 0; i < kRows; ++i) sums[i][v] = Step::accumulate(sums[i][v], inputs[i], operand);
     }
@@ -39,30 +39,41 @@ SPLITSERVE_INLINE void add_products(Vec (&sums)[kRows][kPanelVecs], const Weight
 }
 
 // Some rows of x.
-template <typename X, int kRows>
+template <typename Step, int kRows>
 struct Rows {
-  const X* data[kRows];
+  const typename Step::Input* data[kRows];
   int64_t depth;
+  typename Step::Mode mode;
+
+  SPLITSERVE_INLINE Rows(const InputRows<typename Step::Input>& x, int64_t num_inputs) : depth(num_inputs) {
+    for (int i = 0; i < kRows; ++i) data[i] = x.from(i, 0).data;
+  }
 
   // The pair that begins at k in every lane; zeros stand for what lies beyond the row.
   SPLITSERVE_INLINE auto pair(int64_t k) const {
-    return [this, k](int i) __attribute__((always_inline)) { return DotStep<X>::broadcast(data[i] + k); };
+    return [this, k](int i) __attribute__((always_inline)) { return Step::broadcast(data[i] + k); };
   }
   SPLITSERVE_INLINE auto last(int64_t k) const {
-    return [this, k](int i) __attribute__((always_inline)) { return broadcast_end(data[i] + k, depth - k); };
+    return [this, k](int i) __attribute__((always_inline)) {
+      if constexpr (Step::kIsPadded) {
+        return Step::broadcast(data[i] + k);
+      } else {
+        return broadcast_end(data[i] + k, depth - k);
+      }
+    };
   }
 };
 
 // sums[i][v] += x[i] . (columns of register v). Meanwhile lines are fetched from `ahead` on.
-template <typename Format, int kRows, Fetched kFetched>
+template <typename Format, typename Step, int kRows, Fetched kFetched>
 struct PanelTile {
-  using X = typename Format::X;
   using Sums = Vec[kRows][kPanelVecs];
 
-  SPLITSERVE_INLINE static void run(const Rows<X, kRows>& x, const char* panel, const char* ahead,
+  SPLITSERVE_INLINE static void run(const Rows<Step, kRows>& x, const char* panel, const char* ahead,
                                     Sums& sums) {
-    constexpr int kPair = DotStep<X>::kPair;
+    constexpr int kPair = Step::kPair;
     const int64_t units = x.depth / (kPair * kUnitSteps);
+    x.mode.enter(sums);
     for (int64_t unit = 0; unit < units; ++unit) {
       fetch<kFetched>(ahead, unit);
 #pragma GCC unroll 4
@@ -74,6 +85,7 @@ struct PanelTile {
     for (int64_t step = units * kUnitSteps; step * kPair < x.depth; ++step) {
       add_step(panel, step, x.last(step * kPair), sums);
     }
+    x.mode.leave(sums);
   }
 
  private:
@@ -81,18 +93,17 @@ struct PanelTile {
   SPLITSERVE_INLINE static void add_step(const char* panel, int64_t step, const Input& x, Sums& sums) {
     const char* start = panel + step * Format::kStepBytes;
     const auto weight = [start](int v) __attribute__((always_inline)) { return Format::load(start, v); };
-    add_products<X>(sums, weight, x);
+    add_products<Step>(sums, weight, x);
   }
 };
 
 // Groups: the sum of each is multiplied with its scale and added to those before.
-template <typename Format, int kRows, Fetched kFetched>
+template <typename Format, typename Step, int kRows, Fetched kFetched>
   requires(is_grouped(Format::kFormat))
-struct PanelTile<Format, kRows, kFetched> {
-  using X = BFloat16;
+struct PanelTile<Format, Step, kRows, kFetched> {
   using Sums = Vec[kRows][kPanelVecs];
 
-  SPLITSERVE_INLINE static void run(const Rows<X, kRows>& x, const char* panel, const char* ahead,
+  SPLITSERVE_INLINE static void run(const Rows<Step, kRows>& x, const char* panel, const char* ahead,
                                     Sums& sums) {
     constexpr int kAtOnce = kRows <= kFewRows ? 2 : 1;
     const int64_t groups = x.depth / kGroupDepth;
@@ -117,11 +128,12 @@ struct PanelTile<Format, kRows, kFetched> {
   // Groups do not depend on each other until they are added, in order, to the sums. What they fetch is spread
   // over their steps: many fetches in a row would hold up the loads behind them.
   template <int kCount>
-  SPLITSERVE_INLINE static void add_groups(const Rows<X, kRows>& x, const char* panel, const char* ahead,
+  SPLITSERVE_INLINE static void add_groups(const Rows<Step, kRows>& x, const char* panel, const char* ahead,
                                            int64_t first, Sums& sums) {
     constexpr int kLines = kFetched.lines;
     constexpr int kBlockLines = kCount * kLines / kBlocks, kOtherLines = kCount * kLines % kBlocks;
     Vec parts[kCount][kRows][kPanelVecs] = {};
+    x.mode.enter(parts);
     const char* start = panel + first * kGroupBytes;
     const char* fetched = ahead + first * kLines * 64;
     fetch<kFetched.of(kOtherLines)>(fetched + kBlocks * kBlockLines * 64, 0);
@@ -136,21 +148,25 @@ struct PanelTile<Format, kRows, kFetched> {
         const int64_t k = first * kGroupDepth + block * kBlockDepth + 2 * j;
 #pragma GCC unroll 2
         for (int g = 0; g < kCount; ++g) {
-          add_products<X>(parts[g], pair_of(start + g * kGroupBytes, block, j), x.pair(k + g * kGroupDepth));
+          add_products<Step>(parts[g], pair_of(start + g * kGroupBytes, block, j),
+                             x.pair(k + g * kGroupDepth));
         }
       }
     }
+    x.mode.leave(parts);
 #pragma GCC unroll 2
     for (int g = 0; g < kCount; ++g) add_scaled(start + g * kGroupBytes, parts[g], sums);
   }
 
   // A group that ends with the row.
-  static void last_group(const Rows<X, kRows>& x, const char* group, int64_t first_k, Sums& sums) {
+  static void last_group(const Rows<Step, kRows>& x, const char* group, int64_t first_k, Sums& sums) {
     Vec part[kRows][kPanelVecs] = {};
+    x.mode.enter(part);
     for (int64_t k = first_k; k < x.depth; k += 2) {
       const int64_t step = (k - first_k) / 2;
-      add_products<X>(part, pair_of(group, step / kBlockSteps, step % kBlockSteps), x.last(k));
+      add_products<Step>(part, pair_of(group, step / kBlockSteps, step % kBlockSteps), x.last(k));
     }
+    x.mode.leave(part);
     add_scaled(group, part, sums);
   }
 
@@ -207,13 +223,12 @@ SPLITSERVE_INLINE void add_group(const PanelScales& groups, int64_t group, const
 }
 
 // Groups of any size with scales beside them, in the same way.
-template <typename Format, int kRows, Fetched kFetched>
+template <typename Format, typename Step, int kRows, Fetched kFetched>
   requires(has_group_scales(Format::kFormat) && !kScalesWeights<Format>)
-struct PanelTile<Format, kRows, kFetched> {
-  using X = BFloat16;
+struct PanelTile<Format, Step, kRows, kFetched> {
   using Sums = Vec[kRows][kPanelVecs];
 
-  SPLITSERVE_INLINE static void run(const Rows<X, kRows>& x, const char* panel, const char* ahead,
+  SPLITSERVE_INLINE static void run(const Rows<Step, kRows>& x, const char* panel, const char* ahead,
                                     const PanelScales& groups, Sums& sums) {
     constexpr int kAtOnce = kRows <= kFewRows ? 2 : 1;
     const int64_t depth = groups.all->depth, whole = x.depth / depth;
@@ -227,10 +242,11 @@ struct PanelTile<Format, kRows, kFetched> {
 
  private:
   template <int kCount>
-  SPLITSERVE_INLINE static void add_groups(const Rows<X, kRows>& x, const char* panel, const char* ahead,
+  SPLITSERVE_INLINE static void add_groups(const Rows<Step, kRows>& x, const char* panel, const char* ahead,
                                            const PanelScales& groups, int64_t first, Sums& sums) {
     const int64_t halves = groups.all->depth / kHalfDepth;  // of a group
     Vec parts[kCount][kRows][kPanelVecs] = {};
+    x.mode.enter(parts);
     for (int64_t i = 0; i < halves; ++i) {
 #pragma GCC unroll 2
       for (int g = 0; g < kCount; ++g)
@@ -240,21 +256,24 @@ struct PanelTile<Format, kRows, kFetched> {
 #pragma GCC unroll 2
         for (int g = 0; g < kCount; ++g) {
           const int64_t half = (first + g) * halves + i;
-          add_products<X>(parts[g], pair_of(panel, half, j), x.pair(half * kHalfDepth + 2 * j));
+          add_products<Step>(parts[g], pair_of(panel, half, j), x.pair(half * kHalfDepth + 2 * j));
         }
       }
     }
+    x.mode.leave(parts);
 #pragma GCC unroll 2
     for (int g = 0; g < kCount; ++g) add_part(groups, first + g, parts[g], sums);
   }
 
   // A group that ends with the row.
-  static void last_group(const Rows<X, kRows>& x, const char* panel, const PanelScales& groups, int64_t group,
-                         Sums& sums) {
+  static void last_group(const Rows<Step, kRows>& x, const char* panel, const PanelScales& groups,
+                         int64_t group, Sums& sums) {
     Vec part[kRows][kPanelVecs] = {};
+    x.mode.enter(part);
     for (int64_t k = group * groups.all->depth; k < x.depth; k += 2) {
-      add_products<X>(part, pair_of(panel, k / kHalfDepth, k % kHalfDepth / 2), x.last(k));
+      add_products<Step>(part, pair_of(panel, k / kHalfDepth, k % kHalfDepth / 2), x.last(k));
     }
+    x.mode.leave(part);
     add_part(groups, group, part, sums);
   }
 
@@ -273,13 +292,12 @@ struct PanelTile<Format, kRows, kFetched> {
 };
 
 // The same where weights are scaled before they are multiplied: there is one sum of all groups.
-template <typename Format, int kRows, Fetched kFetched>
+template <typename Format, typename Step, int kRows, Fetched kFetched>
   requires(kScalesWeights<Format>)
-struct PanelTile<Format, kRows, kFetched> {
-  using X = BFloat16;
+struct PanelTile<Format, Step, kRows, kFetched> {
   using Sums = Vec[kRows][kPanelVecs];
 
-  SPLITSERVE_INLINE static void run(const Rows<X, kRows>& x, const char* panel, const char* ahead,
+  SPLITSERVE_INLINE static void run(const Rows<Step, kRows>& x, const char* panel, const char* ahead,
                                     const PanelScales& groups, Sums& sums) {
     groups.all->has_offsets ? add_groups<true>(x, panel, ahead, groups, sums)
                             : add_groups<false>(x, panel, ahead, groups, sums);
@@ -287,7 +305,7 @@ struct PanelTile<Format, kRows, kFetched> {
 
  private:
   template <bool kHasOffsets>
-  SPLITSERVE_INLINE static void add_groups(const Rows<X, kRows>& x, const char* panel, const char* ahead,
+  SPLITSERVE_INLINE static void add_groups(const Rows<Step, kRows>& x, const char* panel, const char* ahead,
                                            const PanelScales& groups, Sums& sums) {
     const int64_t whole = x.depth / kHalfDepth;
     int64_t half = 0;
@@ -296,11 +314,12 @@ struct PanelTile<Format, kRows, kFetched> {
       const float* own = groups.of_half(half);
 #pragma GCC unroll 8
       for (int j = 0; j < kHalfPairs; ++j)
-        add_products<X>(sums, pair_of<kHasOffsets>(panel, half, j, own), x.pair(half * kHalfDepth + 2 * j));
+        add_products<Step>(sums, pair_of<kHasOffsets>(panel, half, j, own),
+                           x.pair(half * kHalfDepth + 2 * j));
     }
     const float* own = groups.of_half(half);
     for (int64_t k = half * kHalfDepth; k < x.depth; k += 2)
-      add_products<X>(sums, pair_of<kHasOffsets>(panel, half, k % kHalfDepth / 2, own), x.last(k));
+      add_products<Step>(sums, pair_of<kHasOffsets>(panel, half, k % kHalfDepth / 2, own), x.last(k));
   }
 
   template <bool kHasOffsets>

@@ -77,7 +77,7 @@ class CpuOps(Kernels[PackedWeight]):
         self._library.set_avx_vnni(is_used)
 
     def multiplies_floats(self) -> bool:
-        """Whether kernels of avx512_bf16 multiply bfloat16 as floats, as they do on Intel's CPUs."""
+        """Whether kernels of avx512_bf16 multiply floats in place of bfloat16, as they do on Intel's CPUs."""
         return bool(self._library.multiplies_floats())
 
     def set_multiplies_floats(self, is_used: bool) -> None:

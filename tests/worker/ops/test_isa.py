@@ -31,3 +31,10 @@ def test_where_the_system_refuses_tiles_vectors_are_used(isa: str) -> None:
     command = [sys.executable, "-c", SMALL_SIGNAL_STACK]
     found = subprocess.run(command, capture_output=True, text=True, check=True)
     assert found.stdout.strip() == "avx512_bf16"
+
+
+def test_refuses_floats_where_pairs_are_as_fast() -> None:
+    if ops.multiplies_floats():
+        pytest.skip("for other processors")
+    with pytest.raises(ValueError, match="is_used: this processor multiplies bfloat16 as fast"):
+        ops.set_multiplies_floats(True)
