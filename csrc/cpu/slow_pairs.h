@@ -5,6 +5,7 @@
 // zero. So do these steps, while denormals are flushed.
 #pragma once
 
+#include "cpu/denormal_mode.h"
 #include "cpu/dot_step.h"
 #include "cpu/isa.h"
 
@@ -21,30 +22,16 @@ template <>
 inline constexpr bool kIsSplit<SplitBFloat16> = true;
 #endif
 
-// Treats denormals as the instruction does, for the products of a split T that fn() adds to `sums`, and for
-// no others: the compiler, which knows nothing of it, must move none past the switches.
+// Calls fn(), which adds products of a T to `sums` and nothing else, with denormals treated as the
+// instruction does.
 template <typename T, int kRows, int kVecs, typename Fn>
 SPLITSERVE_INLINE void as_pairs([[maybe_unused]] Vec (&sums)[kRows][kVecs], const Fn& fn) {
 #if defined(__AVX512BF16__)
   if constexpr (kIsSplit<T>) {
-    constexpr uint32_t kZeroDenormals = 0x8040;
-    const auto hold = [&]() __attribute__((always_inline)) {
-#pragma GCC unroll 16
-      for (int i = 0; i < kRows; ++i) {
-#pragma GCC unroll 8
-        for (int v = 0; v < kVecs; ++v) asm volatile("" : "+v"(sums[i][v]));
-      }
-    };
-    uint32_t usual;
-    asm volatile("stmxcsr %0" : "=m"(usual));
-    const uint32_t flushed = usual | kZeroDenormals;
-    hold();
-    asm volatile("ldmxcsr %0" : : "m"(flushed));
-    hold();
+    const DenormalMode mode;
+    mode.enter(sums);
     fn();
-    hold();
-    asm volatile("ldmxcsr %0" : : "m"(usual));
-    hold();
+    mode.leave(sums);
     return;
   }
 #endif

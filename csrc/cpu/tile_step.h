@@ -1,6 +1,7 @@
 // How a tile multiplies a pair of a row with pairs of weights: as they are, or as floats with the same bits.
 #pragma once
 
+#include "cpu/denormal_mode.h"
 #include "cpu/dot_step.h"
 #include "cpu/fetch.h"
 
@@ -66,42 +67,7 @@ struct FloatTileStep {
     return fma(a.first, b.first, fma(a.second, b.second, sum));
   }
 
-  // How this thread treats denormals. The compiler, which knows nothing of it, must move no product of `sums`
-  // past a change, nor one of what is loaded after it; no others may be in between.
-  class Mode {
-   public:
-    SPLITSERVE_INLINE Mode() {
-      asm volatile("stmxcsr %0" : "=m"(usual_));
-      flushing_ = usual_ | kFlushDenormals;
-    }
-    template <typename Sums>
-    SPLITSERVE_INLINE void enter(Sums& sums) const {
-      change_to(flushing_, sums);
-    }
-    template <typename Sums>
-    SPLITSERVE_INLINE void leave(Sums& sums) const {
-      change_to(usual_, sums);
-    }
-
-   private:
-    // Results that are denormal become zero, and operands are taken as such.
-    static constexpr uint32_t kFlushDenormals = 0x8040;
-
-    template <typename Sums>
-    SPLITSERVE_INLINE static void change_to(const uint32_t& mode, Sums& sums) {
-      hold(sums);
-      asm volatile("ldmxcsr %0" : : "m"(mode) : "memory");
-      hold(sums);
-    }
-    SPLITSERVE_INLINE static void hold(Vec& sum) { asm volatile("" : "+v"(sum)); }
-    template <typename Sum, int kCount>
-    SPLITSERVE_INLINE static void hold(Sum (&sums)[kCount]) {
-#pragma GCC unroll 16
-      for (int i = 0; i < kCount; ++i) hold(sums[i]);
-    }
-
-    uint32_t usual_, flushing_;
-  };
+  using Mode = DenormalMode;
 };
 #endif
 
