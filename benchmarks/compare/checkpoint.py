@@ -1,11 +1,16 @@
-"""How is a random model written in the Hugging Face layout, with a tokenizer whose every id has a text?"""
+"""How is a random model written in the Hugging Face layout, with a tokenizer whose every id has a text?
+
+    python -m benchmarks.compare.checkpoint FOLDER
+
+The name of FOLDER is that of a shape, of benchmarks.compare.shapes.
+"""
 
 from __future__ import annotations
 
+import argparse
 import json
-import sys
 import sysconfig
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -166,6 +171,17 @@ def corpus() -> Iterator[str]:
             return
 
 
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Run the command."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False
+    )
+    parser.add_argument("folder", type=Path, help=f"ends with {', '.join(SHAPES)}")
+    folder = parser.parse_args(arguments).folder
+    if folder.name not in SHAPES:
+        parser.error(f"the name of the folder must be one of {', '.join(SHAPES)}, got {folder.name!r}")
+    write_checkpoint(folder, SHAPES[folder.name])
+
+
 if __name__ == "__main__":
-    target = Path(sys.argv[1])
-    write_checkpoint(target, SHAPES[target.name])
+    main()

@@ -10,7 +10,7 @@ import torch
 from safetensors.torch import save_file
 from tokenizers import Tokenizer
 
-from benchmarks.compare.checkpoint import config, layer_sizes, random_weights, textless_ids
+from benchmarks.compare.checkpoint import config, layer_sizes, main, random_weights, textless_ids
 from benchmarks.compare.shapes import SHAPES, Experts, Shape
 from benchmarks.compare.tensors import num_weight_bytes, read_bf16
 from tests.benchmarks.compare.conftest import SMALL
@@ -98,3 +98,11 @@ def test_weights_read_without_torch_are_the_ones_written(small_model: Path) -> N
     assert found.keys() == written.keys()
     for name, values in found.items():
         assert torch.equal(torch.from_numpy(values), written[name].float()), name
+
+
+def test_a_folder_that_is_named_like_no_shape_is_refused_by_name(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit):
+        main([str(tmp_path / "large")])
+    assert "must be one of tiny, small, medium, dense-250m, experts-1b, got 'large'" in capsys.readouterr()[1]
