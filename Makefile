@@ -211,5 +211,6 @@ format: $(VENV)/.installed-test
 	$(BIN)/ruff check --fix .
 	find csrc $(CPP_SOURCES) | xargs $(BIN)/clang-format -i
 
+# Packages stay; what uses the kernels builds them again.
 clean:
-	rm -rf build dist site src/*.egg-info frontend/_lib worker/_lib
+	rm -rf build dist site src/*.egg-info frontend/_lib worker/_lib $(VENV)/.installed*

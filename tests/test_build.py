@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import os
 import runpy
+import shutil
 import stat
+import subprocess
 from pathlib import Path
 from typing import Any
 
@@ -109,3 +111,26 @@ def test_a_header_that_has_not_changed_is_not_touched(
     copy(source, target)
     assert target.read_text() == "int b;"
     assert target.stat().st_mtime > 1
+
+
+@pytest.mark.skipif(shutil.which("make") is None, reason="needs make")
+def test_what_was_cleaned_is_built_again(tmp_path: Path) -> None:
+    for name in ("Makefile", "pyproject.toml", "setup.py", "CMakeLists.txt"):
+        shutil.copy(SETUP.with_name(name), tmp_path)
+    (tmp_path / ".venv").mkdir()
+    environment = {
+        name: value for name, value in os.environ.items() if not name.startswith(("MAKE", "SPLITSERVE"))
+    }
+
+    def make(*words: str) -> str:
+        done = subprocess.run(
+            ("make", *words), cwd=tmp_path, env=environment, check=True, capture_output=True, text=True
+        )
+        return done.stdout
+
+    for name in (".created", ".installed", ".installed-test"):
+        (tmp_path / ".venv" / name).touch()
+    assert "kernels" not in make("--dry-run", "test")
+    make("clean")
+    assert "kernels" in make("--dry-run", "test")
+    assert "kernels" in make("--dry-run", "serve")
