@@ -48,14 +48,14 @@ class AheadExecutor(InprocExecutor):
     def __init__(self, worker: Worker) -> None:
         super().__init__(worker)
         self._answers: deque[ModelRunnerOutput] = deque()
+        self._follows = worker.can_follow
         self._steps = StepPipeline(worker, self._answers.append)
+        # Steps that began while another one was in flight.
         self.num_ahead = 0
 
     def submit(self, output: SchedulerOutput) -> None:
-        was_running = self._steps.is_running
-        before = len(self._answers)
+        self.num_ahead += self._steps.is_running and self._follows(output)
         self._steps.run(output, 0.0)
-        self.num_ahead += was_running and len(self._answers) == before + 1 and self._steps.is_running
 
     def receive(self) -> list[FromWorkerMessage]:
         if not self._answers:
