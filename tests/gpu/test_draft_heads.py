@@ -207,7 +207,7 @@ def test_steps_begin_ahead_but_where_a_head_reads_the_tokens_of_the_step_before(
     assert draft is not None
     # The largest pass was run before memory was counted.
     workspace, generation = draft.model.workspace, draft.model.workspace.generation
-    workspace.take("features", with_head[1].max_num_batched_tokens - 1, draft.config.hidden_size)
+    workspace.take("features", with_head[1].max_num_batched_tokens, draft.config.hidden_size)
     assert workspace.generation == generation
     requests = plain_requests(random.Random(5), 4)
     heard, seen = [], []

@@ -9,16 +9,22 @@ import pytest
 import torch
 
 from splitserve.engine_core.errors import ConfigError
+from splitserve.engine_core.sequence_sampling import SequenceSampling
 from splitserve.worker.batch.input_batch import BatchLimits
 from splitserve.worker.config import WorkerConfig
 from splitserve.worker.device.cpu import CpuDevice
 from splitserve.worker.device.workspace import Workspace
 from splitserve.worker.largest_step import blocks_of_largest_step
 from splitserve.worker.models.decoder import Decoder
+from splitserve.worker.speculation.draft_model.plain_steps import PlainSteps
 from splitserve.worker.worker import Worker
 from tests.worker.runner.conftest import NUM_BLOCKS
 from tests.worker.runner.driver import Driver
 from tests.worker.runner.test_batch_invariance import random_jobs
+from tests.worker.runner.test_engine_core import Loop, Served
+from tests.worker.speculation.draft_heads.head_checkpoint import write_head
+from tests.worker.speculation.draft_model.test_draft_model import write_draft
+from tests.worker.speculation.free_drafts import make_free
 
 
 class MeasuringDevice(CpuDevice):
@@ -65,6 +71,53 @@ def test_no_step_takes_more_than_the_largest(
     measured = {role: buffer.data_ptr() for role, buffer in workspace._buffers.items()}
     worker.init_kv_cache(NUM_BLOCKS)
     Driver(worker, config, NUM_BLOCKS, random.Random(0)).run(random_jobs(random.Random(0)))
+    assert {role: buffer.data_ptr() for role, buffer in workspace._buffers.items()} == measured
+
+
+@pytest.mark.parametrize("method", ["eagle", "draft"])
+# Prompts in several chunks, and several prompts in one step.
+@pytest.mark.parametrize(("num_seqs", "max_len"), [(6, 60), (1, 90), (6, 10), (40, 20)])
+def test_nor_does_what_drafts_beside_the_model(
+    num_seqs: int,
+    max_len: int,
+    method: str,
+    tiny_llama: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    make_free(monkeypatch)
+    monkeypatch.setattr(PlainSteps, "is_one", lambda *_: False)
+    draft = write_head(tmp_path) if method == "eagle" else write_draft(tmp_path, noise=0.03)
+    config = WorkerConfig(
+        model=str(tiny_llama),
+        num_threads=1,
+        max_num_seqs=num_seqs,
+        # Those of the loop's engine.
+        max_num_batched_tokens=24,
+        max_model_len=max_len,
+        block_size=4,
+        # A recording takes buffers as it is made, which is not known before.
+        enforce_eager=True,
+        speculate=method,
+        speculative_model=str(draft),
+    )
+    worker = Worker(config, MeasuringDevice())
+    loaded = (worker, config, worker.load())
+    assert worker.loaded is not None
+    assert worker.loaded.draft is not None
+    workspace = worker.loaded.draft.model.workspace
+    measured = {role: buffer.data_ptr() for role, buffer in workspace._buffers.items()}
+    for num_rows in (1, 2, 9):
+        loop = Loop(*loaded, max_drafts=4)
+        requests = [
+            Served(
+                [8 + (7 * i + seed) % 200 for i in range(max_len - 6)],
+                SequenceSampling(seed=seed, max_tokens=6, ignore_eos=True),
+            )
+            for seed in range(num_rows)
+        ]
+        loop.run(requests)
+    assert loop.engine.stats().draft_tokens > 0
     assert {role: buffer.data_ptr() for role, buffer in workspace._buffers.items()} == measured
 
 

@@ -26,7 +26,7 @@ from splitserve.worker.sampling.sampler import Sampler
 from splitserve.worker.speculation.draft_heads.computed import Computed, ComputedRows
 from splitserve.worker.speculation.draft_heads.head_passes import ONE, HeadPasses
 from splitserve.worker.speculation.draft_model.coverage import DraftCoverage
-from splitserve.worker.speculation.draft_model.passes import Span
+from splitserve.worker.speculation.draft_model.passes import Span, largest_spans
 from splitserve.worker.speculation.draft_model.plain_steps import PlainSteps
 from splitserve.worker.speculation.draft_sheet import DraftSheet
 
@@ -69,12 +69,13 @@ class HeadDrafter:
         self.is_at_speed = True
 
     def run_largest(self) -> None:
-        """See ModelDrafter: all pairs of a prompt in one step, and drafts for as many rows as may draft."""
-        limits, zero = self._batch.limits, np.zeros(1, np.int32)
-        count = min(limits.max_num_batched_tokens, limits.max_model_len) - 1
-        if count > 0:
-            hidden = self._passes.read(Span(zero, zero, zero + count), zero, np.arange(count))
-            self._passes.logits(hidden.expand(min(MAX_ROWS, limits.max_num_seqs), -1).contiguous())
+        """See ModelDrafter: all pairs of a step, and drafts for as many rows as may draft."""
+        limits = self._batch.limits
+        # The last token of a row has none behind it.
+        longest = limits.max_model_len - 1
+        for span in largest_spans(limits, limits.max_num_batched_tokens, longest) if longest else []:
+            places = np.arange(int(span.counts.sum()))
+            self._passes.logits(self._passes.read(span, np.zeros_like(span.rows), places))
 
     def follow(self, step: SchedulerOutput) -> None:
         """See ModelDrafter."""

@@ -25,7 +25,7 @@ from splitserve.worker.kv_cache.host_blocks import HostBlocks
 from splitserve.worker.ops.columns import Index, Int32
 from splitserve.worker.sampling.sampler import Sampler
 from splitserve.worker.speculation.draft_model.coverage import DraftCoverage
-from splitserve.worker.speculation.draft_model.passes import DraftPasses, Span
+from splitserve.worker.speculation.draft_model.passes import DraftPasses, Span, largest_spans
 from splitserve.worker.speculation.draft_model.plain_steps import PlainSteps
 from splitserve.worker.speculation.draft_sheet import DraftSheet
 
@@ -69,9 +69,9 @@ class DraftModel:
         self.is_at_speed = True
 
     def run_largest(self) -> None:
-        """See ModelDrafter."""
-        zero = np.zeros(1, np.int32)
-        self._passes.run(Span(zero, zero, zero + min(self._max_tokens, self._max_model_len)), np.arange(1))
+        """See ModelDrafter: all tokens that are read in one step, by rows that draft then."""
+        for span in largest_spans(self._batch.limits, self._max_tokens, self._max_model_len):
+            self._passes.run(span, np.arange(len(span.rows)))
 
     def follow(self, step: SchedulerOutput) -> None:
         """See ModelDrafter."""

@@ -8,11 +8,12 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from splitserve.worker.batch.input_batch import InputBatch
+from splitserve.worker.batch.input_batch import BatchLimits, InputBatch
 from splitserve.worker.batch.step_graphs import DraftedStepGraphs
 from splitserve.worker.batch.step_inputs import StepInputs
 from splitserve.worker.batch.step_layout import StepLayout
 from splitserve.worker.kv_cache.arriving_caches import ArrivingCaches
+from splitserve.worker.models.draft_heads.hidden_taps import MAX_READ_ROWS
 from splitserve.worker.models.loaded_model import LoadedModel
 from splitserve.worker.ops.columns import Int32
 
@@ -26,6 +27,25 @@ class Span(NamedTuple):
     rows: Int32
     starts: Int32
     counts: Int32
+
+
+def largest_spans(limits: BatchLimits, max_tokens: int, longest: int) -> list[Span]:
+    """Return spans of as many tokens as a pass may have: in as many rows as draft together, and in few.
+
+    Args:
+        limits: of the batch.
+        max_tokens: of a pass, at least 1.
+        longest: most tokens of a row, at least 1.
+    """
+    num_rows = min(MAX_READ_ROWS, limits.max_num_seqs, max_tokens)
+    share, rest = divmod(min(max_tokens, num_rows * longest), num_rows)
+    even = share + (np.arange(num_rows) < rest)
+    total = int(even.sum())
+    few = np.minimum(longest, total - longest * np.arange(-(-total // longest)))
+    return [
+        Span(np.arange(len(counts), dtype=np.int32), np.zeros(len(counts), np.int32), counts.astype(np.int32))
+        for counts in (even, few)
+    ]
 
 
 class DraftPasses:
