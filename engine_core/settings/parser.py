@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import difflib
+import re
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NoReturn
@@ -36,6 +37,8 @@ class CommandParser(argparse.ArgumentParser):
         words = _with_dashes(sys.argv[1:] if args is None else args)
         if self._subparsers is not None:
             self._check_own(words)
+        else:
+            self._check_short(words)
         parsed, left = super().parse_known_args(words, namespace)
         if left:
             self._refuse(next((word for word in left if word.startswith("-")), left[0]))
@@ -68,6 +71,20 @@ class CommandParser(argparse.ArgumentParser):
             if not word.startswith("-"):
                 return
             if word.partition("=")[0] not in self._option_string_actions:
+                self._refuse(word)
+
+    def _check_short(self, words: Sequence[str]) -> None:
+        """Refuse the first letters of a flag with one dash, which argparse would take for it: -t for -tp."""
+        known = self._option_string_actions
+        for word in words:
+            if word == "--":
+                return
+            # Numbers and texts are values.
+            if not re.match("-[a-zA-Z]", word) or " " in word or word.partition("=")[0] in known:
+                continue
+            # A value may stand right behind a flag of one letter.
+            letter = known.get(word[:2])
+            if letter is None or letter.nargs == 0:
                 self._refuse(word)
 
     def _refuse(self, word: str) -> NoReturn:

@@ -215,6 +215,10 @@ UNKNOWN = [
     (splitserve.main, ["serve", "m", "--api-keys", "k"], "unknown flag --api-keys, did you mean --api-key?"),
     (splitserve.main, ["serve", "--model", "m"], "the model is the first word: splitserve serve MODEL"),
     (splitserve.main, ["serve", "m", "n"], "splitserve serve: error: unexpected argument 'n'"),
+    # The first letters of -tp and -pp are not these.
+    (splitserve.main, ["serve", "m", "-t", "8"], "splitserve serve: error: unknown flag -t"),
+    (splitserve.main, ["serve", "-p", "80"], "splitserve serve: error: unknown flag -p"),
+    (splitserve.main, ["serve", "-hf", "a/b"], "splitserve serve: error: unknown flag -hf"),
     (splitserve.main, ["--port", "80"], "splitserve: error: unknown flag --port (see splitserve --help)"),
     (splitserve.main, ["env", "--all"], "splitserve env: error: unknown flag --all"),
 ]
