@@ -87,7 +87,6 @@ def _add_serve(commands: argparse._SubParsersAction[CommandParser]) -> None:
         help="serve a model: one engine-core and its api-frontends",
         description="Starts an engine-core and its api-frontends as separate processes and keeps them alive.",
     )
-    serve.hints = {"--model": "the model is the first word: splitserve serve MODEL"}
     serve.add_argument(
         "model",
         nargs="?",
@@ -99,9 +98,10 @@ def _add_serve(commands: argparse._SubParsersAction[CommandParser]) -> None:
 
 
 def _fill_serve(serve: CommandParser) -> None:
-    from splitserve.engine_core.launcher.serve_settings import ENGINE, FRONTEND, MODEL, SERVE
+    from splitserve.engine_core.launcher.serve_settings import ENGINE, FRONTEND, HINTS, MODEL, SERVE
     from splitserve.engine_core.settings.sources import add_settings
 
+    serve.hints = HINTS
     add_settings(serve, (MODEL, *SERVE, *FRONTEND, *ENGINE))
 
 

@@ -40,6 +40,53 @@ _TAKEN = {each.flag for each in (*SERVE, *ENGINE)}
 # Unix socket, and get the same log settings.
 FRONTEND = tuple(each for each in FRONTEND_SETTINGS if each.setting.serve and each.flag not in _TAKEN)
 
+_FIRST_WORD = "the model is the first word: splitserve serve MODEL"
+_SPECULATIVE = "it is part of --speculative-config"
+_DRAFT_MODEL = "it is --speculative-model here"
+_LAYERS = "a GPU holds all layers, see --device"
+# What other servers call them, or have flags for that are not needed here.
+HINTS = {
+    "--model": _FIRST_WORD,
+    "--model-path": _FIRST_WORD,
+    "-m": _FIRST_WORD,
+    "-hf": _FIRST_WORD,
+    "--hf-repo": _FIRST_WORD,
+    "--enable-auto-tool-choice": "tool calls need none; --tool-call-parser none refuses tools",
+    "--jinja": "chats always have their template, see --chat-template",
+    "--trust-remote-code": "code that comes with a model is never run",
+    "--enable-lora": "adapters are named by --lora NAME=DIR",
+    "--enable-chunked-prefill": "prompts are always computed in chunks, see --max-prefill-tokens",
+    "--guided-decoding-backend": "grammars need none",
+    "--disable-log-requests": "requests are logged only with --log-requests",
+    "--swap-space": "it is --kv-offload-gb here",
+    "--embedding": "it is --task embed here",
+    "--embeddings": "it is --task embed here",
+    "--reranking": "it is --task score here",
+    "--num-speculative-tokens": _SPECULATIVE,
+    "--draft-max": _SPECULATIVE,
+    "--model-draft": _DRAFT_MODEL,
+    "--draft-model": _DRAFT_MODEL,
+    "-md": _DRAFT_MODEL,
+    "--gpu-layers": _LAYERS,
+    "--n-gpu-layers": _LAYERS,
+    "-ngl": _LAYERS,
+} | {
+    theirs: f"it is {ours} here"
+    for ours, names in {
+        "--port": "-p",
+        "--max-model-len": "--ctx-size -c --context-length",
+        "--num-threads": "--threads -t",
+        "--max-num-seqs": "--parallel -np --max-running-requests",
+        "--max-num-batched-tokens": "--batch-size -b",
+        "--kv-cache-dtype": "--cache-type-k -ctk --cache-type-v -ctv",
+        "--served-model-name": "--alias -a",
+        "--attention-backend": "--flash-attn -fa",
+        "--tensor-parallel-size": "--tp --tp-size",
+        "--gpu-memory-utilization": "--mem-fraction-static",
+    }.items()
+    for theirs in names.split()
+}
+
 
 def frontend_config(given: Mapping[str, object]) -> FrontendConfig:
     """Return the given settings of the frontends, unchecked: api-frontend checks them."""

@@ -216,9 +216,20 @@ UNKNOWN = [
     (splitserve.main, ["serve", "--model", "m"], "the model is the first word: splitserve serve MODEL"),
     (splitserve.main, ["serve", "m", "n"], "splitserve serve: error: unexpected argument 'n'"),
     # The first letters of -tp and -pp are not these.
-    (splitserve.main, ["serve", "m", "-t", "8"], "splitserve serve: error: unknown flag -t"),
-    (splitserve.main, ["serve", "-p", "80"], "splitserve serve: error: unknown flag -p"),
-    (splitserve.main, ["serve", "-hf", "a/b"], "splitserve serve: error: unknown flag -hf"),
+    (
+        splitserve.main,
+        ["serve", "m", "-t", "8"],
+        "splitserve serve: error: unknown flag -t, it is --num-threads",
+    ),
+    (splitserve.main, ["serve", "-p", "80"], "splitserve serve: error: unknown flag -p, it is --port here"),
+    (splitserve.main, ["serve", "-hf", "a/b"], "unknown flag -hf, the model is the first word"),
+    # Those that are like them mean something else.
+    (splitserve.main, ["serve", "m", "--ctx-size=8"], "unknown flag --ctx-size, it is --max-model-len"),
+    (
+        splitserve.main,
+        ["serve", "m", "--enable-auto-tool-choice"],
+        "unknown flag --enable-auto-tool-choice, tool calls need none",
+    ),
     (splitserve.main, ["--port", "80"], "splitserve: error: unknown flag --port (see splitserve --help)"),
     (splitserve.main, ["env", "--all"], "splitserve env: error: unknown flag --all"),
 ]
@@ -232,6 +243,14 @@ def test_an_unknown_flag_is_named_with_the_nearest_one_and_the_right_help(
         main(words)
     (line,) = capsys.readouterr().err.splitlines()
     assert said in line
+
+
+def test_hints_are_for_flags_that_are_unknown_and_name_those_that_are_known() -> None:
+    serve = splitserve.make_parser().commands()["serve"]
+    known = serve._option_string_actions
+    assert not serve.hints.keys() & known.keys()
+    named = {word.strip(",") for hint in serve.hints.values() for word in hint.split() if word[0] == "-"}
+    assert named <= known.keys()
 
 
 def test_flags_may_be_typed_with_underscores_and_names_in_capitals() -> None:
