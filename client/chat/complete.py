@@ -32,7 +32,7 @@ def run(args: argparse.Namespace) -> int:
     from splitserve.client.chat.talk import complete
     from splitserve.client.target.target import target
 
-    prompt = given_prompt(settings.quick)
+    prompt = given_prompt(settings.quick, args.model_to_serve)
     with target(settings, args.model_to_serve) as address:
         asyncio.run(complete(address, settings, sampling, prompt))
     return EXIT_OK

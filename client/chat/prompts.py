@@ -17,12 +17,19 @@ PROMPT = "> "
 MAX_PIPED_BYTES = 2**26
 
 
-def given_prompt(quick: str) -> str | None:
+def given_prompt(quick: str, model: str | None) -> str | None:
     """Return the one prompt to answer: --quick, what is piped in, or both; None to ask in the terminal.
 
+    Args:
+        quick: what --quick says, or "".
+        model: what stands in the place of the model; None if nothing does.
+
     Raises:
-        ConfigError: stdin is no terminal, has nothing or too much, and there is no other prompt.
+        ConfigError: stdin is no terminal, has nothing or too much, and there is no other prompt; or the
+            prompt stands in the place of the model.
     """
+    if model is not None and len(model.split()) > 1 and not Path(model).exists():
+        raise ConfigError(f"{model!r:.100} stands in the place of MODEL; a prompt goes behind --quick")
     if sys.stdin is None or sys.stdin.isatty():
         return quick or None
     raw = sys.stdin.buffer.read(MAX_PIPED_BYTES + 1)

@@ -44,6 +44,7 @@ def test_what_is_piped_in_is_answered_on_stdout(server_url: str, command: str) -
         ("hi", ["--temperature", "-1"], 2, "--temperature must be from 0"),
         ("hi", ["--model", "other"], 1, "404: "),
         ("hi", ["MODEL"], 2, "either MODEL or --url"),
+        ("", ["Once upon a time"], 2, "'Once upon a time' stands in the place of MODEL; .* --quick"),
     ],
 )
 def test_what_goes_wrong_is_one_line_on_stderr(
