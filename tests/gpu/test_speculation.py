@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections import Counter
 from dataclasses import replace
 from pathlib import Path
 
@@ -22,7 +23,7 @@ from tests.gpu.test_steps_ahead import loop_ahead
 from tests.gpu.whole_worker import device_of
 from tests.worker.lora.adapters import deltas_of, write_adapter
 from tests.worker.runner.checkpoints import VOCAB, write_tiny_llama
-from tests.worker.runner.test_engine_core import NUM_BLOCKS, POISON, Loaded, Served, random_requests
+from tests.worker.runner.test_engine_core import NUM_BLOCKS, POISON, Loaded, Loop, Served, random_requests
 from tests.worker.runner.test_speculation import check_drafts, constrained
 from tests.worker.speculation.draft_model.test_draft_model import write_draft
 from tests.worker.speculation.free_drafts import make_free
@@ -128,6 +129,34 @@ def test_every_drafter_saves_steps_beside_steps_that_begin_ahead(
             # Where the engine plans no drafts, as for many rows, a step need not wait for the last one.
             assert executor.num_ahead > 5
             assert stats.draft_tokens == 0
+
+
+def test_graphs_of_a_draft_model_stay_where_more_rows_draft(
+    gpu: Gpu, invariant: InvariantOps, checkpoints: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    make_free(monkeypatch)
+    model, draft = checkpoints
+    loaded = start(gpu, invariant, model, speculative_model=str(draft))
+    captured: Counter[tuple[bool, int]] = Counter()
+    capture = CudaGraph.capture
+
+    def counted(graph: CudaGraph) -> CudaGraph:
+        captured[graph._samples, len(graph._step.token_ids)] += 1
+        return capture(graph)
+
+    monkeypatch.setattr(CudaGraph, "capture", counted)
+    loop = Loop(*loaded, max_drafts=4)
+    sampling = SequenceSampling(seed=0, max_tokens=12, ignore_eos=True)
+    for num_rows in range(1, 6):
+        loop.run(
+            [
+                Served([9 + row, 10, 11], msgspec.structs.replace(sampling, seed=row))
+                for row in range(num_rows)
+            ]
+        )
+    assert loop.engine.stats().draft_tokens > 0
+    assert {samples for samples, _ in captured} == {False, True}
+    assert set(captured.values()) == {1}, captured
 
 
 def test_without_the_same_bits_in_any_batch_drafts_are_refused(
