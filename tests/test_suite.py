@@ -6,6 +6,7 @@ A test can fail if it asserts, expects an error, or calls a helper of the tests 
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from functools import cache
@@ -18,6 +19,10 @@ from tests.halves import MARK, is_left_out
 ROOT = Path(__file__).resolve().parent
 # Calls that fail a test, by the end of their names: pytest's, and the assert_... of torch, numpy and mocks.
 FAILING = ("pytest.raises", "pytest.warns", "pytest.fail")
+# A mark that is not called by its whole name.
+OTHER_NAMES = re.compile(
+    r"^(from pytest import .*\bmark\b|import pytest as |from .* import .*\bpytestmark\b)", re.MULTILINE
+)
 FunctionNode = ast.FunctionDef | ast.AsyncFunctionDef
 
 
@@ -185,3 +190,13 @@ def test_no_file_gets_the_mark_of_system_tests_in_another_way() -> None:
     """What does not name it would be left out: a mark that is imported, or set by a fixture's file."""
     others = [path for path in ROOT.rglob("*.py") if not path.name.startswith("test_")]
     assert [path.name for path in others if MARK in path.read_text() and path.name != "halves.py"] == []
+    tests = ROOT.rglob("test_*.py")
+    assert [path.name for path in tests if OTHER_NAMES.search(path.read_text())] == []
+
+
+@pytest.mark.parametrize(
+    "line",
+    ["from pytest import fixture, mark", "import pytest as pt", "from tests.system.test_x import pytestmark"],
+)
+def test_other_names_of_marks_are_found(line: str) -> None:
+    assert OTHER_NAMES.match(line)
