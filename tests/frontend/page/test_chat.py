@@ -238,6 +238,27 @@ async def test_with_keys_the_page_loads_without_one_asks_for_it_and_uses_it(brow
         assert [text for text in tab.complaints if "401" not in text] == []
 
 
+async def test_the_state_is_asked_for_again_after_an_answer_that_is_not_the_servers(browser: Browser) -> None:
+    num_asked = 0
+
+    async def answer(route: Route) -> None:
+        nonlocal num_asked
+        num_asked += 1
+        if num_asked == 1:
+            await route.fulfill(status=200, content_type="text/html", body="<p>Please log in</p>")
+        else:
+            await route.continue_()
+
+    async with running_site() as site, new_tab(browser, site) as tab:
+        await tab.page.clock.install()
+        await tab.page.route(re.compile(r"/health$"), answer)
+        await tab.page.goto(site.url)
+        await tab.page.locator("#status").get_by_text("Server away").wait_for()
+        await tab.page.clock.run_for(6000)
+        await tab.page.locator("#status").get_by_text("Ready").wait_for()
+        assert tab.complaints == []
+
+
 async def test_late_answers_about_a_replaced_key_change_nothing(browser: Browser) -> None:
     is_released = asyncio.Event()
     late: list[str] = []

@@ -55,7 +55,8 @@ async function stateOf() {
   try {
     return (await (await call("/health")).json()).status;
   } catch (error) {
-    if (!(error instanceof ApiError)) throw error;
+    // A body that broke off, or that of a proxy.
+    if (!(error instanceof ApiError)) return "away";
     if (error.status === 401) return "key";
     return error.status === 503 ? (error.body.status ?? "unavailable") : "away";
   }
