@@ -8,8 +8,8 @@
 namespace splitserve::SPLITSERVE_ISA {
 
 // How this thread treats denormals, for products that are added to `sums`: vectors, in arrays. The compiler,
-// which knows nothing of it, must move no product of `sums` past a change, nor one of what is loaded after
-// it; no others may be in between.
+// which knows nothing of it, moves past a change neither a product whose sum goes through it nor what is
+// stored; other sums may not be in registers then.
 class DenormalMode {
  public:
   SPLITSERVE_INLINE DenormalMode() {
