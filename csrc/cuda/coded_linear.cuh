@@ -1,8 +1,8 @@
 // Products of rows with a weight of codes by single warps. What a warpgroup multiplies (coded_wide.cuh) is
 // summed in the same order, so a row has the same bits in all kernels:
 //
-//   Inputs are cut into up to 8 slices of whole groups, however many rows there are. A slice is summed from its
-//   start, and slices are added up in order.
+//   Inputs are cut into up to 8 slices of whole groups, however many rows there are. A slice is summed from
+//   its start, and slices are added up in order.
 //
 // Each of 8 warps takes a slice of a panel of 32 outputs: many loads of codes are in flight, each code is
 // read once per 8 or 16 rows.
