@@ -73,7 +73,10 @@ async def test_by_keyboard_alone_a_question_is_asked_and_the_view_changed(tab: T
     await tab.page.get_by_role("heading", name="Live view").wait_for()
     await tab.page.get_by_role("link", name="Chat").focus()
     await tab.page.keyboard.press("Enter")
-    await tab.page.get_by_label("Message", exact=True).focus()
+    message = tab.page.get_by_label("Message", exact=True)
+    # What is hidden as yet takes no focus.
+    await message.wait_for()
+    await message.focus()
     await tab.page.keyboard.type("Hello")
     await tab.page.keyboard.press("Enter")
     await tab.page.get_by_role("article", name="Assistant").get_by_text("Hi there").wait_for()
