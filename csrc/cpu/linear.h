@@ -17,6 +17,17 @@ struct RowCodes {
       zeros;  // [rows]: 128 times the sum of a row, which products with stored weights have too much
 };
 
+// Rows of x as integers of 16 bits, in blocks of inputs; see row_words.h.
+struct RowWords {
+  const char* words;    // [rows, stride]
+  const float* scales;  // [rows, blocks]: what a word of a block is worth
+  const int32_t* less;  // [rows, blocks]: what products with the bytes of weights have too much, negative
+  const float* sums;    // [rows, blocks] of the inputs
+  int64_t stride;       // bytes of a row
+  int64_t depth;        // inputs of a block
+  int64_t blocks;
+};
+
 // What becomes of a sum and its bias.
 enum class Epilogue { kNone, kGelu, kGeluTanh };
 
@@ -27,6 +38,7 @@ struct LinearParams {
   const float* scales;  // [cols] for int8 and int8 dot, else nullptr
   GroupScales groups;   // of int8 and int4 in groups
   RowCodes codes;       // of x for int8 dot, made on the way
+  RowWords words;       // of x, where they are multiplied with codes of weights
   const void* bias;     // [cols] or nullptr
   int64_t out_stride;
   int64_t x_stride;

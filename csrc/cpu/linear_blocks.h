@@ -4,7 +4,6 @@
 
 #include <type_traits>
 
-#include "cpu/float_codes.h"
 #include "cpu/linear_decoded.h"
 #include "cpu/linear_rows.h"
 #include "cpu/scratch.h"
@@ -13,6 +12,10 @@
 
 namespace splitserve::SPLITSERVE_ISA {
 namespace {
+
+// Whether activations become integers, and products are exact.
+template <typename Format>
+inline constexpr bool kHasIntegerRows = requires { typename Format::Dot; };
 
 // Rows of a block as they are multiplied; belongs to a thread and its part of the tasks.
 template <typename X, typename Decoded>
@@ -97,25 +100,23 @@ class FloatRows {
     } else if (rows > Format::kMaxRows) {
       decoded.multiply(p, x, row, row_end, panels);
     } else {
-      multiply_few_rows<Form, FloatTileStep>(p, x, row, row_end, panels);
+      multiply_few_rows<Format, FloatTileStep>(p, x, row, row_end, panels);
     }
     return true;
   }
 
  private:
-  using Form = FloatForm<Format>;
-  static constexpr bool kDecodesFaster = !std::is_same_v<Form, Format>;
   // One row waits for memory, or for its own sums, whose floats are two additions per pair; so do two of
-  // bfloat16. Codes that become floats in less time than pairs make up for it.
-  static constexpr int64_t kLeastRows = kIsPlain<Format> ? 3 : kDecodesFaster ? 1 : 2;
+  // bfloat16.
+  static constexpr int64_t kLeastRows = kIsPlain<Format> ? 3 : 2;
 
   BlockInputs<BFloat16, float> inputs;
-  std::conditional_t<kIsPlain<Format>, char, DecodedPanel<Form, float>> decoded;
+  std::conditional_t<kIsPlain<Format>, char, DecodedPanel<Format, float>> decoded;
 };
 #endif
 
 template <typename Format>
-  requires(std::is_same_v<typename Format::X, BFloat16> && Format::kFormat != WeightFormat::kInt8Dot)
+  requires(std::is_same_v<typename Format::X, BFloat16> && !kHasIntegerRows<Format>)
 struct BlockRows<Format> {
   static constexpr int64_t kLeastRows = 4 * kDecodedRows, kMostRows = kDecodedBlockRows,
                            kBytes = kRowBlockBytes;
@@ -134,9 +135,9 @@ struct BlockRows<Format> {
   PairRows<Format> pairs;
 };
 #else
-// Weights that are multiplied as they lie in memory stay there: activations that become int8 are exact.
+// Weights that are multiplied with integers have ways of their own.
 template <typename Format>
-  requires(Format::kFormat != WeightFormat::kInt8Dot)
+  requires(!kHasIntegerRows<Format>)
 struct BlockRows<Format> {
   static constexpr int64_t kLeastRows = 4 * kDecodedRows, kMostRows = kDecodedBlockRows,
                            kBytes = kRowBlockBytes;

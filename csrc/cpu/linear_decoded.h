@@ -11,7 +11,6 @@
 
 #include "cpu/linear_rows.h"
 #include "cpu/scratch.h"
-#include "cpu/unpack_int8.h"
 
 #if !defined(__AMX_BF16__)
 
@@ -146,13 +145,6 @@ class DecodedWeights {
     } else if constexpr (kScalesWeights<Format>) {
       p.groups.has_offsets ? decode_scaled<true>(p.groups, panel, packed, first, depth, ahead)
                            : decode_scaled<false>(p.groups, panel, packed, first, depth, ahead);
-#if defined(__AVX512BF16__)
-    } else if constexpr (kIsInt8 && !kStandsForPairs<Decoded>) {
-      const Int8Unpacker unpacker;
-      each_pair(first, depth, ahead, [&](int64_t pair, Decoded* to) __attribute__((always_inline)) {
-        unpacker.unpack(packed + pair * Format::kStepBytes, to);
-      });
-#endif
     } else {
       decode_pairs(first, depth, ahead, [&](int64_t pair, int v) __attribute__((always_inline)) {
         return operand_of(packed, pair, v);
@@ -162,8 +154,6 @@ class DecodedWeights {
   }
 
  private:
-  static constexpr bool kIsInt8 =
-      Format::kFormat == WeightFormat::kInt8 || Format::kFormat == WeightFormat::kInt8Groups;
   static constexpr int64_t kPairBytes = panel_bytes(Format::kFormat, kStretchInputs) / (kStretchInputs / 2);
 
   // weight(pair, v) is a pair of inputs of a panel in a register of outputs.

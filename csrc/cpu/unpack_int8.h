@@ -8,8 +8,8 @@
 namespace splitserve::SPLITSERVE_ISA {
 namespace {
 
-// As Int8Weights::load, by look-ups of 64 bytes, which Intel's processors make in one operation instead of
-// three. From 64 to 127 the exponent is always the same, so the lower byte is twice the magnitude.
+// By look-ups of 64 bytes, one operation each. From 64 to 127 the exponent is always the same, so the lower byte
+// is twice the magnitude. Registers get every other four outputs.
 class Int8Unpacker {
  public:
   SPLITSERVE_INLINE Int8Unpacker()
@@ -26,7 +26,8 @@ class Int8Unpacker {
     const __mmask64 is_below = ~_mm512_movepi8_mask(twice);
     const __m512i low = _mm512_mask_permutexvar_epi8(twice, is_below, magnitudes, low_bytes);
     const __m512i upper = _mm512_mask_permutexvar_epi8(largest_high, is_below, magnitudes, high_bytes);
-    // As with_signs().
+    // -128, whose magnitude has the place of 0 in a table, and the same lower byte, is the only code whose
+    // magnitude has the highest bit.
     const __m512i high =
         _mm512_mask_mov_epi8(_mm512_ternarylogic_epi32(upper, codes, signs, kFirstOrBothOthers),
                              _mm512_movepi8_mask(magnitudes), high_of_least);

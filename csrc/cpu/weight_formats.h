@@ -65,14 +65,6 @@ constexpr MagnitudeBytes kMagnitudeBytes;
 // That of -128.
 inline constexpr char kHighOfLeast = static_cast<char>(0xc3);
 
-// The upper bytes of codes from those of their magnitudes. -128, whose magnitude has the place of 0 in a
-// table, and the same lower byte, is the only code whose magnitude has the highest bit.
-SPLITSERVE_INLINE __m512i with_signs(__m512i high, __m512i codes, __m512i magnitudes) {
-  constexpr int kFirstOrBothOthers = 0xf8;
-  return _mm512_mask_mov_epi8(
-      _mm512_ternarylogic_epi32(high, codes, _mm512_set1_epi8(-128), kFirstOrBothOthers),
-      _mm512_movepi8_mask(magnitudes), _mm512_set1_epi8(kHighOfLeast));
-}
 #endif
 
 // Codes from -128 to 127.
@@ -83,37 +75,13 @@ struct Int8Weights {
   static constexpr int64_t kStepBytes = kPanelCols * 2;
   static constexpr int64_t kUnitBytes = kUnitSteps * kStepBytes;
 #if defined(__AVX512BF16__)
-  // Two look-ups give the bytes of all magnitudes, which then meet: eight instructions for a whole step, of
-  // which none but the look-ups needs a unit that multiplies. They leave each register every other four
-  // outputs.
-  SPLITSERVE_INLINE static DotStep<X>::Operand load(const char* step, int vec) {
-    const auto look_up = [](const uint8_t* table, __m512i ids) __attribute__((always_inline)) {
-      return _mm512_permutex2var_epi8(_mm512_load_si512(table), ids, _mm512_load_si512(table + 64));
-    };
-    const __m512i codes = _mm512_loadu_si512(step), magnitudes = _mm512_abs_epi8(codes);
-    const __m512i low = look_up(kMagnitudeBytes.low, magnitudes);
-    const __m512i high = with_signs(look_up(kMagnitudeBytes.high, magnitudes), codes, magnitudes);
-    return reinterpret_cast<__m512bh>(vec == 0 ? _mm512_unpacklo_epi8(low, high)
-                                               : _mm512_unpackhi_epi8(low, high));
-  }
+  // Registers have every other four outputs: see unpack_int8.h.
   SPLITSERVE_INLINE static void put_in_order(Vec (&sums)[kPanelVecs]) {
     const __m512i first = _mm512_setr_epi32(0, 1, 2, 3, 16, 17, 18, 19, 4, 5, 6, 7, 20, 21, 22, 23);
     const __m512i second = _mm512_add_epi32(first, _mm512_set1_epi32(8));
     const Vec low = sums[0], high = sums[1];
     sums[0] = _mm512_permutex2var_ps(low, first, high);
     sums[1] = _mm512_permutex2var_ps(low, second, high);
-  }
-#elif defined(__AVX2__) && !defined(__AVX512F__)
-  // Bytes plus 128 in the lowest bits of 2^23 are floats; conversions would need the units that multiply.
-  SPLITSERVE_INLINE static DotStep<X>::Operand load(const char* step, int vec) {
-    const __m256i codes = _mm256_broadcastsi128_si256(
-        _mm_loadu_si128(reinterpret_cast<const __m128i*>(step + vec * kLanes * 2)));
-    const auto number = [codes](__m256i places) __attribute__((always_inline)) {
-      const __m256i bits = _mm256_shuffle_epi8(codes, places) ^ _mm256_set1_epi32(0x4b000080);
-      return reinterpret_cast<Vec>(bits) - (0x1p23f + 128);
-    };
-    const __m256i even = _mm256_setr_epi32(~0xff, ~0xfd, ~0xfb, ~0xf9, ~0xf7, ~0xf5, ~0xf3, ~0xf1);
-    return DotStep<X>::join(number(even), number(_mm256_add_epi32(even, _mm256_set1_epi32(1))));
   }
 #else
   SPLITSERVE_INLINE static DotStep<X>::Operand load(const char* step, int vec) {
@@ -229,9 +197,11 @@ struct Int8GroupWeights : Int8Weights {
   static constexpr int64_t kHalfBytes = kHalfPairs * kStepBytes;
   static constexpr int64_t kUnitBytes = 2 * kHalfBytes;
   static constexpr float kZero = 0;
+#if !defined(__AVX512BF16__)
   SPLITSERVE_INLINE static DotStep<X>::Operand operand(const char* half, int vec, int pair) {
     return Int8Weights::load(half + pair * kStepBytes, vec);
   }
+#endif
   SPLITSERVE_INLINE static Vec columns(const float* p, int vec) {
 #if defined(__AVX512BF16__)
     // The opposite of put_in_order.

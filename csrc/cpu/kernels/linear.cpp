@@ -7,6 +7,7 @@
 #include "cpu/linear_gated.h"
 #include "cpu/parallel.h"
 #include "cpu/row_codes.h"
+#include "cpu/row_words.h"
 #include "cpu/scratch.h"
 
 namespace splitserve::SPLITSERVE_ISA {
@@ -104,6 +105,10 @@ template <typename Format>
 LinearParams prepared(LinearParams p) {
   if constexpr (Format::kFormat == WeightFormat::kInt8Dot) {
     return with_codes(p);
+#if defined(SPLITSERVE_MULTIPLIES_WORDS)
+  } else if constexpr (requires { typename Format::Dot; }) {
+    return with_words<Format>(p);
+#endif
   } else if constexpr (has_group_scales(Format::kFormat) && !kScalesWeights<Format>) {
     if (!p.groups.has_offsets && Format::kZero == 0) return p;
     float* sums = static_cast<float*>(scratch(p.rows * p.groups.count * static_cast<int64_t>(sizeof(float))));
@@ -124,14 +129,35 @@ void with_dot_format(const Fn& fn) {
   fn(Int8DotWeights());
 }
 
-// Calls fn with a value of the format's type.
-template <typename Fn>
-void with_format(WeightFormat format, const Fn& fn) {
+// The formats of codes of 4 and 8 bits that are multiplied with words, or with floats.
+#if defined(SPLITSERVE_MULTIPLIES_WORDS)
+template <typename Dot, typename Fn>
+void with_words_of(WeightFormat format, const Fn& fn) {
   switch (format) {
-    case WeightFormat::kFloat32:
-      return fn(Float32Weights());
-    case WeightFormat::kBFloat16:
-      return fn(BFloat16Weights());
+    case WeightFormat::kInt8:
+      return fn(Int8Words<Dot>());
+    case WeightFormat::kInt4:
+      return fn(Int4Words<Dot>());
+    case WeightFormat::kMxfp4:
+      return fn(Mxfp4Words<Dot>());
+    case WeightFormat::kInt8Groups:
+      return fn(Int8GroupWords<Dot>());
+    default:
+      return fn(Int4GroupWords<Dot>());
+  }
+}
+
+template <typename Fn>
+void with_code_format(WeightFormat format, const Fn& fn) {
+#if defined(SPLITSERVE_HAS_VEX_DOT)
+  if (uses_avx_vnni()) return with_words_of<VexWordDot>(format, fn);
+#endif
+  with_words_of<WordDot>(format, fn);
+}
+#else
+template <typename Fn>
+void with_code_format(WeightFormat format, const Fn& fn) {
+  switch (format) {
     case WeightFormat::kInt8:
       return fn(Int8Weights());
     case WeightFormat::kInt4:
@@ -140,12 +166,26 @@ void with_format(WeightFormat format, const Fn& fn) {
       return fn(Mxfp4Weights());
     case WeightFormat::kInt8Groups:
       return fn(Int8GroupWeights());
+    default:
+      return fn(Int4GroupWeights());
+  }
+}
+#endif
+
+// Calls fn with a value of the format's type.
+template <typename Fn>
+void with_format(WeightFormat format, const Fn& fn) {
+  switch (format) {
+    case WeightFormat::kFloat32:
+      return fn(Float32Weights());
+    case WeightFormat::kBFloat16:
+      return fn(BFloat16Weights());
     case WeightFormat::kFp8Groups:
       return fn(Fp8GroupWeights());
-    case WeightFormat::kInt4Groups:
-      return fn(Int4GroupWeights());
     case WeightFormat::kInt8Dot:
       return with_dot_format(fn);
+    default:
+      return with_code_format(format, fn);
   }
 }
 

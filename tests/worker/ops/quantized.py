@@ -6,6 +6,8 @@ from torch import Tensor
 from splitserve.worker.ops.packed_weight import PackedWeight
 from splitserve.worker.ops.quantization import (
     GROUP_COLUMNS,
+    GroupForm,
+    KeptForm,
     WeightForm,
     quantize_int4,
     quantize_int8,
@@ -13,6 +15,8 @@ from splitserve.worker.ops.quantization import (
 )
 
 FORMS: tuple[WeightForm, ...] = ("int8", "int4", "mxfp4")
+# Where activations are rounded to integers of 16 bits before they meet codes.
+WORD_ISAS = ("avx2", "avx512_bf16")
 MXFP4_VALUES = torch.tensor([0, 0.5, 1, 1.5, 2, 3, 4, 6, -0.0, -0.5, -1, -1.5, -2, -3, -4, -6])
 
 
@@ -33,3 +37,22 @@ def weight_and_values(rows: int, columns: int, form: WeightForm) -> tuple[Packed
     """A random packed weight, and the matrix it multiplies with."""
     matrix = torch.randn(rows, columns).bfloat16()
     return PackedWeight.of(matrix, form), dequantized(matrix, form)
+
+
+def multiplied(x: Tensor, form: KeptForm, isa: str) -> Tensor:
+    """Activations [rows, K] as they meet codes of this form, in float64.
+
+    Where they become integers of 16 bits they are multiples of a power of two of each block of inputs.
+    """
+    if isa not in WORD_ISAS or (isinstance(form, GroupForm) and form.is_float):
+        return x.double()
+    depth = form.group if isinstance(form, GroupForm) else 128 if form == "int8" else GROUP_COLUMNS
+    blocks = x.split(depth, dim=1)
+    return torch.cat([_rounded_block(block) for block in blocks], dim=1)
+
+
+def _rounded_block(x: Tensor) -> Tensor:
+    # One more than the largest mantissa is the next power of two.
+    exponents = (x.abs().amax(dim=1, keepdim=True).view(torch.int16).int() + 1) >> 7
+    steps = torch.exp2(exponents.double() - 127 - 14)
+    return (x.double() / steps).round() * steps * (exponents > 14)

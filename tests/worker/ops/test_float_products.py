@@ -2,7 +2,6 @@
 
 from collections.abc import Callable
 from functools import partial
-from typing import get_args
 
 import pytest
 import torch
@@ -10,18 +9,12 @@ from torch import Tensor
 
 from splitserve.worker.ops.cpu import ops
 from splitserve.worker.ops.packed_weight import PackedWeight
-from splitserve.worker.ops.quantization import GroupCodes, GroupForm, KeptForm, WeightForm
+from splitserve.worker.ops.quantization import GroupCodes, GroupForm, KeptForm
 from tests.worker.ops.helpers import assert_same_bits
 
-# Integers of 8 and 4 bits, with and without offsets, and FP8; groups that a stretch of inputs ends in, too.
-FORMS: list[KeptForm] = [
-    *get_args(WeightForm),
-    GroupForm(8, 16, False),
-    GroupForm(8, 32, True),
-    GroupForm(8, 128, False, is_float=True),
-    GroupForm(4, 32, True),
-    GroupForm(4, 64, False),
-]
+# Weights that are no integers; groups that a stretch of inputs ends in, too.
+FP8, FP8_OF_32 = GroupForm(8, 128, False, is_float=True), GroupForm(8, 32, False, is_float=True)
+FORMS: list[KeptForm] = ["plain", FP8, FP8_OF_32, GroupForm(8, 16, False, is_float=True)]
 # Those of tiles of every height, of several tiles, and of weights that are decoded first.
 ROWS = (*range(1, 17), 25, 61)
 COUNTS = (0, 1, 2, 5, 0, 3, 14, 8)
@@ -55,18 +48,13 @@ def scaled(rows: int, columns: int, exponent: int) -> Tensor:
 
 
 def packed(rows: int, depth: int, form: KeptForm, exponent: int = 0) -> PackedWeight:
-    """A random matrix in a form; of integers all there are."""
+    """A random matrix in a form."""
     if not isinstance(form, GroupForm):
         return PackedWeight.of(scaled(rows, depth, exponent), form)
-    if form.is_float:
-        codes = torch.randint(0, 127, (rows, depth)).to(torch.uint8) | torch.randint(0, 2, (rows, depth)) << 7
-        codes = codes.to(torch.uint8)
-    else:
-        low, high = (-128, 128) if form.bits == 8 else (0, 16) if form.has_offsets else (-8, 8)
-        codes = torch.randint(low, high, (rows, depth)).to(torch.int8)
+    codes = torch.randint(0, 127, (rows, depth)).to(torch.uint8) | torch.randint(0, 2, (rows, depth)) << 7
     scales = torch.rand(rows, -(-depth // form.group)) * 2.0**exponent
     weight = PackedWeight((rows, depth), torch.bfloat16, form)
-    weight.fill_group_codes(GroupCodes(codes, scales, -8 * scales if form.has_offsets else None))
+    weight.fill_group_codes(GroupCodes(codes.to(torch.uint8), scales, None))
     return weight
 
 
@@ -84,7 +72,7 @@ def test_any_number_of_rows_has_the_bits_of_pairs(depth: int, exponent: int, for
         assert_same_bits(floats, lone[:rows])
 
 
-@pytest.mark.parametrize("form", ["plain", "int8", "int4", GroupForm(8, 32, True)])
+@pytest.mark.parametrize("form", ["plain", FP8, FP8_OF_32])
 def test_infinity_and_what_is_not_a_number_spread_as_in_pairs(form: KeptForm) -> None:
     """Which of several NaN a sum becomes is not defined; all else has the same bits."""
     weight = packed(96, 50, form)
@@ -103,8 +91,8 @@ def test_infinity_and_what_is_not_a_number_spread_as_in_pairs(form: KeptForm) ->
         assert floats[1::2, 4:40].isfinite().all()
 
 
-@pytest.mark.parametrize("form", ["plain", "int8", "int4"])
-def test_outputs_are_finished_as_those_of_pairs(form: WeightForm) -> None:
+@pytest.mark.parametrize("form", ["plain", FP8])
+def test_outputs_are_finished_as_those_of_pairs(form: KeptForm) -> None:
     """With a bias, rounded or not, where they go past the caches, and of rows that lie apart."""
     weight, bias = packed(4_128, 70, form), torch.randn(4_128).bfloat16()
     x = scaled(300, 90, 0)[:, 10:80]
@@ -124,9 +112,8 @@ def test_outputs_are_finished_as_those_of_pairs(form: WeightForm) -> None:
         assert_same_bits(floats, pairs)
 
 
-@pytest.mark.parametrize("form", ["plain", "int8", "int4"])
-def test_gates_and_experts_have_the_bits_of_pairs(form: WeightForm) -> None:
-    weight = PackedWeight.of_experts([scaled(128, 86, -2) for _ in COUNTS], form)
+def test_gates_and_experts_have_the_bits_of_pairs() -> None:
+    weight = PackedWeight.of_experts([scaled(128, 86, -2) for _ in COUNTS])
     x = scaled(sum(COUNTS), 86, 0)
 
     def units() -> Tensor:

@@ -8,6 +8,7 @@ from splitserve.worker.ops.cpu import ops
 from splitserve.worker.ops.packed_weight import PackedWeight
 from splitserve.worker.ops.quantization import GroupCodes, GroupForm, Quantized
 from tests.worker.ops.helpers import assert_same_bits
+from tests.worker.ops.quantized import multiplied
 
 FORMS = [
     GroupForm(4, 16, True),
@@ -67,11 +68,11 @@ def test_a_weight_is_its_code_times_scale_plus_offset_bit_by_bit(depth: int, for
 
 @of_forms
 @pytest.mark.parametrize(("rows", "depth", "cols"), SHAPES)
-def test_sums_are_as_exact_as_float32(rows: int, depth: int, cols: int, form: GroupForm) -> None:
+def test_sums_are_as_exact_as_float32(rows: int, depth: int, cols: int, form: GroupForm, isa: str) -> None:
     codes = draw(cols, depth, form)
     x, bias, out = torch.randn(rows, depth).bfloat16(), torch.randn(cols).bfloat16(), torch.empty(rows, cols)
     ops.linear(out, x, pack(codes, form), bias)
-    exact = F.linear(x.double(), values(codes, form).double(), bias.double())
+    exact = F.linear(multiplied(x, form, isa), values(codes, form).double(), bias.double())
     # Codes of 4 bits without offsets are summed up as numbers from 0 to 15.
     bound = F.linear(x.double().abs(), values(codes, form).double().abs())
     bound += F.linear(

@@ -8,7 +8,7 @@ from splitserve.worker.ops.cpu import ops
 from splitserve.worker.ops.packed_weight import PackedWeight
 from splitserve.worker.ops.quantization import WeightForm
 from tests.worker.ops.helpers import assert_same_bits
-from tests.worker.ops.quantized import FORMS, MXFP4_VALUES, weight_and_values
+from tests.worker.ops.quantized import FORMS, MXFP4_VALUES, multiplied, weight_and_values
 
 SHAPES = [(1, 1, 1), (1, 64, 9), (2, 33, 5), (3, 100, 64), (5, 257, 131), (18, 128, 70), (1, 31, 33)]
 
@@ -18,14 +18,14 @@ pytestmark = pytest.mark.parametrize("form", FORMS)
 @pytest.mark.parametrize("has_bias", [False, True])
 @pytest.mark.parametrize(("rows", "depth", "cols"), SHAPES)
 def test_multiplies_with_the_rounded_weights(
-    rows: int, depth: int, cols: int, has_bias: bool, form: WeightForm
+    rows: int, depth: int, cols: int, has_bias: bool, form: WeightForm, isa: str
 ) -> None:
     weight, values = weight_and_values(cols, depth, form)
     x = torch.randn(rows, depth).bfloat16()
     bias = torch.randn(cols).bfloat16() if has_bias else None
     out = torch.empty(rows, cols)
     ops.linear(out, x, weight, bias)
-    exact = F.linear(x.double(), values, None if bias is None else bias.double())
+    exact = F.linear(multiplied(x, form, isa), values, None if bias is None else bias.double())
     # Every rounding is one of float32, of a number no larger than the sum of the magnitudes.
     bound = F.linear(x.double().abs(), values.abs()).max().item() + 4
     assert (out - exact).abs().max().item() <= 2 * bound * torch.finfo(torch.float32).eps

@@ -1,0 +1,160 @@
+// Rows of activations as integers of 16 bits, "words": multiples of a power of two for each block of inputs.
+//
+// A block's power is such that its largest number fits, and a bfloat16 no smaller than a 128th of that number
+// is a word exactly; smaller ones are rounded to nearest, ties to even, so by less than a 2^15th of it.
+#pragma once
+
+#include "cpu/linear.h"
+#include "cpu/parallel.h"
+#include "cpu/scratch.h"
+#include "cpu/word_dot.h"
+
+#if defined(SPLITSERVE_MULTIPLIES_WORDS)
+
+namespace splitserve::SPLITSERVE_ISA {
+namespace {
+
+// Numbers that become words at once.
+inline constexpr int64_t kWordsAtOnce = 16;
+static_assert(kSmallestGroup % kWordsAtOnce == 0);
+
+// Words as they are multiplied, from those of 16 neighbours: see Dot.
+template <bool kHasNibbles, bool kIsPairs>
+SPLITSERVE_INLINE __m256i arranged(__m256i words) {
+  if constexpr (kIsPairs) {
+    const __m128i order = kHasNibbles ? _mm_setr_epi8(0, 1, 2, 3, 8, 9, 10, 11, 4, 5, 6, 7, 12, 13, 14, 15)
+                                      : _mm_setr_epi8(0, 1, 4, 5, 2, 3, 6, 7, 8, 9, 12, 13, 10, 11, 14, 15);
+    return _mm256_shuffle_epi8(words, _mm256_broadcastsi128_si256(order));
+  } else {
+    const __m256i high = _mm256_srai_epi16(_mm256_add_epi16(words, _mm256_set1_epi16(128)), 8);
+    const __m256i low = _mm256_sub_epi16(words, _mm256_slli_epi16(high, 8));
+    const __m128i order = kHasNibbles ? _mm_setr_epi8(0, 4, 1, 5, 8, 12, 9, 13, 2, 6, 3, 7, 10, 14, 11, 15)
+                                      : _mm_setr_epi8(0, 1, 2, 3, 8, 9, 10, 11, 4, 5, 6, 7, 12, 13, 14, 15);
+    return _mm256_shuffle_epi8(_mm256_packs_epi16(high, low), _mm256_broadcastsi128_si256(order));
+  }
+}
+
+// The bits of the largest magnitude among bfloat16, which are in the order of the magnitudes.
+SPLITSERVE_INLINE uint32_t largest_bits(const BFloat16* x, int64_t depth) {
+  __m256i largest = _mm256_setzero_si256();
+  for (int64_t k = 0; k < depth; k += kWordsAtOnce) {
+    const __m256i numbers = _mm256_loadu_si256(reinterpret_cast<const __m256i_u*>(x + k));
+    largest = _mm256_max_epu16(largest, _mm256_and_si256(numbers, _mm256_set1_epi16(0x7fff)));
+  }
+  const __m128i half = _mm_max_epu16(_mm256_castsi256_si128(largest), _mm256_extracti128_si256(largest, 1));
+  const __m128i least = _mm_minpos_epu16(_mm_xor_si128(half, _mm_set1_epi16(-1)));
+  return static_cast<uint32_t>(_mm_extract_epi16(least, 0)) ^ 0xffff;
+}
+
+SPLITSERVE_INLINE float power_of_two(uint32_t biased_exponent) {
+  const uint32_t bits = biased_exponent << 23;
+  float power;
+  std::memcpy(&power, &bits, sizeof power);
+  return power;
+}
+
+SPLITSERVE_INLINE __m256i words_of(const BFloat16* x, __m256 factor) {
+  const auto half = [factor](const BFloat16* numbers) __attribute__((always_inline)) {
+    const __m128i bits = _mm_loadu_si128(reinterpret_cast<const __m128i_u*>(numbers));
+    const __m256 floats = _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtepu16_epi32(bits), 16));
+    return _mm256_cvtps_epi32(_mm256_mul_ps(floats, factor));
+  };
+  // What is packed takes turns, 8 bytes of each.
+  return _mm256_permute4x64_epi64(_mm256_packs_epi32(half(x), half(x + kWordsAtOnce / 2)), 0b11011000);
+}
+
+SPLITSERVE_INLINE int32_t sum_of(__m256i sums) {
+  __m128i half = _mm_add_epi32(_mm256_castsi256_si128(sums), _mm256_extracti128_si256(sums, 1));
+  half = _mm_add_epi32(half, _mm_shuffle_epi32(half, 0b01001110));
+  return _mm_cvtsi128_si32(_mm_add_epi32(half, _mm_shuffle_epi32(half, 0b10110001)));
+}
+
+// One block, of a multiple of kWordsAtOnce inputs. What is not finite makes its scale NaN, and so all
+// outputs; blocks below 2^-112, whose power would be no normal float, are zero. Returns the sum of its words.
+template <bool kHasNibbles, bool kIsPairs>
+SPLITSERVE_INLINE int32_t make_words(char* words, float* scale, const BFloat16* x, int64_t depth) {
+  constexpr uint32_t kInfinity = 0x7f80, kBias = 127, kWordBits = 14;
+  const uint32_t largest = largest_bits(x, depth);
+  // 255 * 2^7 would be one too large for two signed bytes.
+  const uint32_t exponent = (largest + 1) >> 7;
+  if (largest >= kInfinity || exponent <= kWordBits) {
+    std::memset(words, 0, static_cast<size_t>(depth) * sizeof(int16_t));
+    *scale = largest >= kInfinity ? __builtin_nanf("") : 0.0f;
+    return 0;
+  }
+  *scale = power_of_two(exponent - kWordBits);
+  const __m256 factor = _mm256_set1_ps(power_of_two(2 * kBias + kWordBits - exponent));
+  __m256i sums = _mm256_setzero_si256();
+  for (int64_t k = 0; k < depth; k += kWordsAtOnce) {
+    const __m256i own = words_of(x + k, factor);
+    sums = _mm256_add_epi32(sums, _mm256_madd_epi16(own, _mm256_set1_epi16(1)));
+    _mm256_storeu_si256(reinterpret_cast<__m256i_u*>(words + k * static_cast<int64_t>(sizeof(int16_t))),
+                        arranged<kHasNibbles, kIsPairs>(own));
+  }
+  return sum_of(sums);
+}
+
+// The words of all rows of a call.
+template <typename Format>
+class WordsOfRows {
+ public:
+  // In the thread's memory for calls.
+  explicit WordsOfRows(const LinearParams& params) : p(params), depth(Format::block_depth(params)) {
+    const int64_t size = p.rows * stride, values = p.rows * blocks;
+    constexpr int64_t kBytesOfEach = sizeof(float) + sizeof(int32_t) + sizeof(float);
+    words = static_cast<char*>(scratch(size + values * kBytesOfEach));
+    scales = reinterpret_cast<float*>(words + size);
+    sums = scales + values;
+    less = reinterpret_cast<int32_t*>(sums + values);
+  }
+
+  RowWords make() {
+    parallel_for(p.rows, p.rows * p.depth, [&](int64_t begin, int64_t end) {
+      for (int64_t row = begin; row < end; ++row) make_row(row);
+    });
+    return {words, scales, less, sums, stride, depth, blocks};
+  }
+
+ private:
+  static constexpr int64_t kWordBytes = sizeof(int16_t);
+
+  // Its last block may be shorter: zeros follow it.
+  void make_row(int64_t row) {
+    const BFloat16* const x = static_cast<const BFloat16*>(p.x) + row * p.x_stride;
+    for (int64_t block = 0; block < blocks; ++block) {
+      const int64_t first = block * depth, left = p.depth - first, inputs = left < depth ? left : depth;
+      const BFloat16* own = x + first;
+      BFloat16 padded[kLargestGroup];
+      if (inputs % kWordsAtOnce != 0) {
+        std::memset(padded, 0, sizeof padded);
+        std::memcpy(padded, own, static_cast<size_t>(inputs) * sizeof(BFloat16));
+        own = padded;
+      }
+      const int64_t place = row * blocks + block;
+      const int32_t sum = make_words<Format::kHasNibbles, Format::Dot::kIsPairs>(
+          words + row * stride + first * kWordBytes, scales + place, own,
+          ceil_div(inputs, kWordsAtOnce) * kWordsAtOnce);
+      less[place] = -Format::zero(p) * sum;
+      sums[place] = static_cast<float>(sum) * scales[place];
+    }
+  }
+
+  const LinearParams& p;
+  const int64_t depth, blocks = ceil_div(p.depth, depth),
+                       stride = ceil_div(p.depth, kWordsAtOnce) * kWordsAtOnce * kWordBytes;
+  char* words;
+  float *scales, *sums;
+  int32_t* less;
+};
+
+// The same call with the words of x, valid until the thread's next one.
+template <typename Format>
+inline LinearParams with_words(LinearParams p) {
+  p.words = WordsOfRows<Format>(p).make();
+  return p;
+}
+
+}  // namespace
+}  // namespace splitserve::SPLITSERVE_ISA
+
+#endif

@@ -1,0 +1,141 @@
+// Codes of weights as the unsigned bytes that words are multiplied with: one struct per format.
+//
+// load<kParity>() has the bytes of four inputs, "quads", of two registers of outputs, from where the codes of
+// a group begin: quad `quad`, which is even or odd. kZero is what every byte is too large by.
+#pragma once
+
+#include "cpu/linear.h"
+#include "cpu/weight_formats.h"
+#include "cpu/word_dot.h"
+
+#if defined(SPLITSERVE_MULTIPLIES_WORDS)
+
+namespace splitserve::SPLITSERVE_ISA {
+
+inline constexpr int64_t kQuadDepth = 4;
+// Two quads: what codes of 4 bits lie in.
+inline constexpr int64_t kQuadBytes = kPanelCols * kQuadDepth;
+inline constexpr int kPairVecs = 2;
+inline constexpr int kVecPairs = kPanelVecs / kPairVecs;
+
+SPLITSERVE_INLINE UintVec load_bytes(const char* p) {
+  UintVec bytes;
+  std::memcpy(&bytes, p, sizeof bytes);
+  return bytes;
+}
+
+// Two steps of pairs become one of fours.
+struct Int8Quads {
+  static constexpr bool kHasNibbles = false;
+  static constexpr int64_t kBlockBytes = 2 * kQuadBytes;
+  template <int kParity>
+  SPLITSERVE_INLINE static void load(const char* codes, int64_t quad, [[maybe_unused]] int pair,
+                                     UintVec (&bytes)[kPairVecs]) {
+    const char* const first = codes + quad * kQuadBytes;
+    const char* const second = first + kQuadBytes / 2;
+#if defined(__AVX512F__)
+    const __m512i order = _mm512_setr_epi64(0, 4, 1, 5, 2, 6, 3, 7);
+    const __m512i a = _mm512_permutexvar_epi64(order, _mm512_loadu_si512(first));
+    const __m512i b = _mm512_permutexvar_epi64(order, _mm512_loadu_si512(second));
+    bytes[0] = reinterpret_cast<UintVec>(_mm512_unpacklo_epi16(a, b)) ^ 0x80808080u;
+    bytes[1] = reinterpret_cast<UintVec>(_mm512_unpackhi_epi16(a, b)) ^ 0x80808080u;
+#else
+    const auto ordered = [pair](const char* p) __attribute__((always_inline)) {
+      return _mm256_permute4x64_epi64(_mm256_loadu_si256(reinterpret_cast<const __m256i_u*>(
+                                          p + pair * static_cast<int64_t>(sizeof(Vec)))),
+                                      0b11011000);
+    };
+    const __m256i a = ordered(first), b = ordered(second);
+    bytes[0] = reinterpret_cast<UintVec>(_mm256_unpacklo_epi16(a, b)) ^ 0x80808080u;
+    bytes[1] = reinterpret_cast<UintVec>(_mm256_unpackhi_epi16(a, b)) ^ 0x80808080u;
+#endif
+  }
+};
+
+// kFlip: bits in which codes differ from the numbers that they are then too large.
+template <uint32_t kFlip>
+struct NibbleQuads {
+  static constexpr bool kHasNibbles = true;
+  static constexpr int64_t kBlockBytes = kQuadBytes;
+  template <int kParity>
+  SPLITSERVE_INLINE static void load(const char* codes, int64_t quad, int pair, UintVec (&bytes)[kPairVecs]) {
+    const char* const block = codes + quad / 2 * kQuadBytes;
+#pragma GCC unroll 2
+    for (int v = 0; v < kPairVecs; ++v)
+      bytes[v] = nibbles<kParity>(block + (pair * kPairVecs + v) * static_cast<int64_t>(sizeof(Vec)));
+  }
+  template <int kParity>
+  SPLITSERVE_INLINE static UintVec nibbles(const char* p) {
+    return ((load_bytes(p) >> (4 * kParity)) & 0x0f0f0f0fu) ^ kFlip;
+  }
+};
+
+// The format with how its panels are multiplied with words.
+template <typename Quads, typename WordDotKind, WeightFormat format>
+struct WordWeights : Quads {
+  using X = BFloat16;
+  using Dot = WordDotKind;
+  static constexpr WeightFormat kFormat = format;
+};
+
+// One scale per output; blocks are as long as sums stay exact.
+template <typename Dot>
+struct Int8Words : WordWeights<Int8Quads, Dot, WeightFormat::kInt8> {
+  static int32_t zero(const LinearParams&) { return 128; }
+  static constexpr int64_t kScaleBytes = 0;
+  static int64_t block_depth(const LinearParams&) { return kLargestGroup; }
+};
+
+// Scales beside them.
+template <typename Dot>
+struct Int8GroupWords : WordWeights<Int8Quads, Dot, WeightFormat::kInt8Groups> {
+  static int32_t zero(const LinearParams&) { return 128; }
+  static constexpr int64_t kScaleBytes = 0;
+  static int64_t block_depth(const LinearParams& p) { return p.groups.depth; }
+};
+
+// Codes from 0 to 15.
+template <typename Dot>
+struct Int4GroupWords : WordWeights<NibbleQuads<0>, Dot, WeightFormat::kInt4Groups> {
+  static int32_t zero(const LinearParams& p) { return p.groups.has_offsets ? 0 : kInt4Zero; }
+  static constexpr int64_t kScaleBytes = 0;
+  static int64_t block_depth(const LinearParams& p) { return p.groups.depth; }
+};
+
+// Scales before the codes of each group.
+template <typename Dot>
+struct Int4Words : WordWeights<NibbleQuads<0x08080808u>, Dot, WeightFormat::kInt4> {
+  static int32_t zero(const LinearParams&) { return kInt4Zero; }
+  static constexpr int64_t kScaleBytes = kInt4ScaleBytes;
+  static int64_t block_depth(const LinearParams&) { return kGroupDepth; }
+  SPLITSERVE_INLINE static Vec scale(const char* group, int vec) { return Int4Codes::scale(group, vec); }
+};
+
+// Twice the numbers, which are integers, plus 12.
+template <typename Dot>
+struct Mxfp4Words : WordWeights<NibbleQuads<0>, Dot, WeightFormat::kMxfp4> {
+  static int32_t zero(const LinearParams&) { return 12; }
+  static constexpr int64_t kScaleBytes = kMxfp4ScaleBytes;
+  static int64_t block_depth(const LinearParams&) { return kGroupDepth; }
+  SPLITSERVE_INLINE static Vec scale(const char* group, int vec) {
+    return Mxfp4Codes::scale(group, vec) * 0.5f;
+  }
+  template <int kParity>
+  SPLITSERVE_INLINE static void load(const char* codes, int64_t quad, int pair, UintVec (&bytes)[kPairVecs]) {
+    NibbleQuads<0>::load<kParity>(codes, quad, pair, bytes);
+    const __m128i values = _mm_setr_epi8(12, 13, 14, 15, 16, 18, 20, 24, 12, 11, 10, 9, 8, 6, 4, 0);
+    for (UintVec& own : bytes) {
+#if defined(__AVX512F__)
+      own = reinterpret_cast<UintVec>(
+          _mm512_shuffle_epi8(_mm512_broadcast_i32x4(values), reinterpret_cast<__m512i>(own)));
+#else
+      own = reinterpret_cast<UintVec>(
+          _mm256_shuffle_epi8(_mm256_broadcastsi128_si256(values), reinterpret_cast<__m256i>(own)));
+#endif
+    }
+  }
+};
+
+}  // namespace splitserve::SPLITSERVE_ISA
+
+#endif

@@ -1,0 +1,144 @@
+"""linear on codes where activations become integers of 16 bits, "words"."""
+
+from collections.abc import Iterator
+
+import pytest
+import torch
+from torch import Tensor
+
+from splitserve.worker.ops.cpu import ops
+from splitserve.worker.ops.packed_weight import PackedWeight
+from splitserve.worker.ops.quantization import GroupCodes, GroupForm, KeptForm
+from tests.worker.ops.helpers import assert_same_bits
+from tests.worker.ops.quantized import WORD_ISAS, multiplied
+
+FORMS: list[KeptForm] = [
+    "int8",
+    "int4",
+    "mxfp4",
+    GroupForm(4, 16, True),
+    GroupForm(4, 32, True),
+    GroupForm(4, 128, False),
+    GroupForm(8, 16, False),
+    GroupForm(8, 32, True),
+    GroupForm(8, 64, False),
+]
+
+of_forms = pytest.mark.parametrize(
+    "form", FORMS, ids=lambda form: form if isinstance(form, str) else "-".join(map(str, form))
+)
+
+
+@pytest.fixture(autouse=True)
+def _where_words_are_multiplied(isa: str) -> None:
+    if isa not in WORD_ISAS:
+        pytest.skip("for instruction sets that multiply words")
+
+
+@pytest.fixture
+def without_avx_vnni() -> Iterator[None]:
+    uses_it = ops.uses_avx_vnni()
+    ops.set_avx_vnni(False)
+    yield
+    ops.set_avx_vnni(uses_it)
+
+
+def packed(rows: int, depth: int, form: KeptForm) -> PackedWeight:
+    if not isinstance(form, GroupForm):
+        return PackedWeight.of(torch.randn(rows, depth).bfloat16(), form)
+    low, high = (-128, 128) if form.bits == 8 else (0, 16) if form.has_offsets else (-8, 8)
+    codes = torch.randint(low, high, (rows, depth)).to(torch.int8)
+    scales = torch.randn(rows, -(-depth // form.group))
+    weight = PackedWeight((rows, depth), torch.bfloat16, form)
+    weight.fill_group_codes(GroupCodes(codes, scales, torch.randn_like(scales) if form.has_offsets else None))
+    return weight
+
+
+def product(x: Tensor, weight: PackedWeight) -> Tensor:
+    out = torch.empty(x.shape[0], weight.shape[0])
+    ops.linear(out, x, weight)
+    return out
+
+
+def of_many_magnitudes(rows: int, depth: int) -> Tensor:
+    """Activations of which few are near the largest ones of their block."""
+    return (torch.randn(rows, depth) * torch.exp2(torch.randint(-20, 3, (rows, depth)))).bfloat16()
+
+
+@of_forms
+@pytest.mark.parametrize("depth", [27, 70, 301, 545])
+@pytest.mark.parametrize("rows", [1, 5, 14, 61])
+def test_bits_are_those_of_activations_that_were_rounded_before(
+    rows: int, depth: int, form: KeptForm, isa: str
+) -> None:
+    x, weight = of_many_magnitudes(rows, depth), packed(72, depth, form)
+    rounded = multiplied(x, form, isa)
+    assert (rounded != x.double()).any(), "some are rounded"
+    # What is rounded has no more digits than before.
+    assert torch.equal(rounded.bfloat16().double(), rounded)
+    assert_same_bits(product(x, weight), product(rounded.bfloat16(), weight))
+
+
+@of_forms
+@pytest.mark.parametrize("rows", [1, 2, 3, 7, 13, 50])
+@pytest.mark.parametrize("depth", [5, 33, 128, 299])
+def test_all_ways_to_multiply_give_the_same_bits(
+    depth: int, rows: int, form: KeptForm, isa: str, without_avx_vnni: None
+) -> None:
+    """Integers are exact, and what becomes of their sums is done in the same order."""
+    x, weight = of_many_magnitudes(rows, depth), packed(72, depth, form)
+    by_pairs = product(x, weight)
+    ops.set_avx_vnni(True)
+    assert_same_bits(product(x, weight), by_pairs)
+    for other in WORD_ISAS:
+        if other in ops.cpu_isas():
+            ops.set_isa(other)
+            assert_same_bits(product(x, weight), by_pairs)
+    ops.set_isa(isa)
+
+
+@of_forms
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_outputs_that_go_past_the_caches_are_those_of_few_rows(form: KeptForm, dtype: torch.dtype) -> None:
+    weight, bias = packed(4_128, 70, form), torch.randn(4_128).bfloat16()
+    x = of_many_magnitudes(300, 90)[:, 10:80]
+    whole, few = torch.empty(300, 4_128, dtype=dtype), torch.empty(7, 4_128, dtype=dtype)
+    ops.linear(whole, x, weight, bias)
+    for first in (0, 140, 293):
+        ops.linear(few, x[first : first + 7], weight, bias)
+        assert_same_bits(few, whole[first : first + 7])
+
+
+@pytest.mark.parametrize("largest", [127.0, 255.0, -255.0, 254.0, 128.0])
+def test_integers_are_multiplied_exactly(largest: float) -> None:
+    """The largest mantissa, whose word would not fit two signed bytes, has one of half the size."""
+    x = torch.randint(-100, 101, (9, 256)).float()
+    x[:, ::32] = largest
+    codes = torch.randint(-127, 128, (40, 256))
+    codes[:, 0] = 127
+    out = product(x.bfloat16(), PackedWeight.of(codes.bfloat16(), "int8"))
+    assert torch.equal(out.long(), x.long() @ codes.t())
+
+
+@of_forms
+def test_blocks_of_tiny_numbers_are_zero_and_others_stay(form: KeptForm, isa: str) -> None:
+    x, weight = torch.zeros(3, 256).bfloat16(), packed(40, 256, form)
+    x[0, :128], x[1, 128:], x[2, :128], x[2, 128:] = 2.0**-113, 2.0**-112, -(2.0**-130), -3.0
+    out = product(x, weight)
+    assert torch.equal(out[0], torch.zeros(40))
+    assert out[1].abs().min() > 0
+    x[2, :128] = 0
+    assert_same_bits(product(x, weight)[2], out[2])
+    assert torch.equal(multiplied(x[2:], form, isa), x[2:].double())
+
+
+@of_forms
+@pytest.mark.parametrize("value", [torch.nan, torch.inf, -torch.inf])
+def test_what_is_not_finite_makes_nan_of_its_row_alone(value: float, form: KeptForm) -> None:
+    x, weight = torch.randn(9, 100).bfloat16(), packed(40, 100, form)
+    expected = product(x, weight)
+    x[4, 99] = value
+    out = product(x, weight)
+    assert out[4].isnan().all()
+    others = [row for row in range(9) if row != 4]
+    assert_same_bits(out[others], expected[others])
