@@ -29,8 +29,8 @@ SETTINGS = (
     "cpu_isa",
     "best_cpu_isa",
     "set_isa",
-    "uses_avx_vnni",
-    "set_avx_vnni",
+    "uses_vnni",
+    "set_uses_vnni",
     "set_num_threads",
     "num_threads",
 )

@@ -47,6 +47,16 @@ inline bool detect_avx_vnni([[maybe_unused]] Isa best) {
 #endif
 }
 
+inline bool detect_avx512_vnni([[maybe_unused]] Isa best) {
+#if SPLITSERVE_X86
+  if (best < Isa::kAvx512) return false;
+  __builtin_cpu_init();
+  return __builtin_cpu_supports("avx512vnni") != 0;
+#else
+  return false;
+#endif
+}
+
 // Of processors that run AVX-512 BF16: those of Intel take two cycles for a product of pairs, in which they
 // could make four of floats.
 inline bool detect_slow_pairs([[maybe_unused]] Isa best) {

@@ -2,28 +2,37 @@
 // which is exact.
 #pragma once
 
-#include "cpu/vec.h"
+#include "cpu/byte_products.h"
 
 namespace splitserve::SPLITSERVE_ISA {
 
+// Weights are unsigned, activations signed.
+#if defined(__AVX2__)
+// By VNNI.
+struct ByteInt8Dot {
+  using Weights = IntVec;
+  using Inputs = IntVec;
+  SPLITSERVE_INLINE static Weights load(const char* p) {
+    Weights weights;
+    std::memcpy(&weights, p, sizeof weights);
+    return weights;
+  }
+  SPLITSERVE_INLINE static Inputs broadcast(const int8_t* p) { return broadcast_four(p); }
+  SPLITSERVE_INLINE static IntVec accumulate(IntVec sum, Weights weights, Inputs inputs) {
+    return add_byte_products(sum, weights, inputs);
+  }
+};
+#else
 // Four int8 of a row.
 SPLITSERVE_INLINE int32_t load_four(const int8_t* p) {
   int32_t four;
   std::memcpy(&four, p, sizeof four);
   return four;
 }
+#endif
 
-// Weights are unsigned, activations signed.
 #if defined(__AVX512VNNI__)
-struct Int8Dot {
-  using Weights = __m512i;
-  using Inputs = __m512i;
-  SPLITSERVE_INLINE static Weights load(const char* p) { return _mm512_loadu_si512(p); }
-  SPLITSERVE_INLINE static Inputs broadcast(const int8_t* p) { return _mm512_set1_epi32(load_four(p)); }
-  SPLITSERVE_INLINE static IntVec accumulate(IntVec sum, Weights weights, Inputs inputs) {
-    return reinterpret_cast<IntVec>(_mm512_dpbusd_epi32(reinterpret_cast<__m512i>(sum), weights, inputs));
-  }
-};
+using Int8Dot = ByteInt8Dot;
 #elif defined(__ARM_FEATURE_MATMUL_INT8)
 struct Int8Dot {
   using Weights = uint8x16_t;
@@ -76,7 +85,11 @@ struct Int8Dot {
     return {bytes & 0xff, bytes >> 8};
   }
   SPLITSERVE_INLINE static Inputs broadcast(const int8_t* p) {
+#if defined(__AVX2__)
+    const Halves four = reinterpret_cast<Halves>(broadcast_four(p));
+#else
     const Halves four = reinterpret_cast<Halves>(IntVec{} + load_four(p));
+#endif
     return {(four << 8) >> 8, four >> 8};
   }
   SPLITSERVE_INLINE static IntVec accumulate(IntVec sum, const Weights& weights, Inputs inputs) {
@@ -93,12 +106,8 @@ struct Int8Dot {
     return sum;
   }
   SPLITSERVE_INLINE static IntVec products(UnsignedHalves weights, Halves inputs) {
-#if defined(__AVX512BW__)
-    return reinterpret_cast<IntVec>(
-        _mm512_madd_epi16(reinterpret_cast<__m512i>(weights), reinterpret_cast<__m512i>(inputs)));
-#elif defined(__AVX2__)
-    return reinterpret_cast<IntVec>(
-        _mm256_madd_epi16(reinterpret_cast<__m256i>(weights), reinterpret_cast<__m256i>(inputs)));
+#if defined(__AVX2__)
+    return half_products(reinterpret_cast<IntVec>(weights), reinterpret_cast<IntVec>(inputs));
 #elif defined(__SSE2__)
     return reinterpret_cast<IntVec>(
         _mm_madd_epi16(reinterpret_cast<__m128i>(weights), reinterpret_cast<__m128i>(inputs)));
@@ -107,22 +116,6 @@ struct Int8Dot {
     const IntVec left = reinterpret_cast<IntVec>(weights), right = reinterpret_cast<IntVec>(inputs);
     return (left & 0xffff) * ((right << 16) >> 16) + (left >> 16) * (right >> 16);
 #endif
-  }
-};
-#endif
-
-#if defined(__AVX2__) && !defined(__AVX512F__)
-#define SPLITSERVE_HAS_VEX_DOT 1
-// By AVX-VNNI, which a processor may have beside AVX2: only where uses_avx_vnni(). Compiled for AVX2, a
-// function cannot use the compiler's name for the instruction.
-struct VexInt8Dot {
-  using Weights = __m256i;
-  using Inputs = __m256i;
-  SPLITSERVE_INLINE static Weights load(const char* p) { return _mm256_loadu_si256((const __m256i_u*)p); }
-  SPLITSERVE_INLINE static Inputs broadcast(const int8_t* p) { return _mm256_set1_epi32(load_four(p)); }
-  SPLITSERVE_INLINE static IntVec accumulate(IntVec sum, Weights weights, Inputs inputs) {
-    __asm__("%{vex%} vpdpbusd %2, %1, %0" : "+x"(sum) : "x"(weights), "x"(inputs));
-    return sum;
   }
 };
 #endif

@@ -27,8 +27,8 @@ constexpr Isa kOldest = Isa::SPLITSERVE_OLDEST_ISA, kNewest = Isa::SPLITSERVE_NE
 
 const Isa kBest = std::min(detect_isa(), kNewest);
 std::atomic<Isa> g_isa{kBest};
-const bool kHasAvxVnni = detect_avx_vnni(kBest);
-std::atomic<bool> g_avx_vnni{kHasAvxVnni};
+const bool kHasAvxVnni = detect_avx_vnni(kBest), kHasAvx512Vnni = detect_avx512_vnni(kBest);
+std::atomic<bool> g_uses_vnni{true};
 const bool kHasSlowPairs = detect_slow_pairs(kBest);
 std::atomic<bool> g_multiplies_floats{kHasSlowPairs};
 
@@ -41,10 +41,7 @@ void check_built() {
                               << ": build them again, here or with SPLITSERVE_NATIVE=0";
 }
 
-void set_avx_vnni(bool is_used) {
-  SPLITSERVE_CHECK_VALUE(kHasAvxVnni || !is_used, "is_used: this processor has no AVX-VNNI");
-  g_avx_vnni.store(is_used, std::memory_order_relaxed);
-}
+void set_uses_vnni(bool is_used) { g_uses_vnni.store(is_used, std::memory_order_relaxed); }
 
 void set_multiplies_floats(bool is_used) {
   SPLITSERVE_CHECK_VALUE(kHasSlowPairs || !is_used,
@@ -95,7 +92,14 @@ int64_t get_num_threads() { return num_threads(); }
 
 }  // namespace
 
-bool uses_avx_vnni() { return g_avx_vnni.load(std::memory_order_relaxed); }
+bool uses_vnni() {
+  if (!g_uses_vnni.load(std::memory_order_relaxed)) return false;
+#if SPLITSERVE_X86
+  if (current_isa() == Isa::kAvx2) return kHasAvxVnni;
+  if (current_isa() == Isa::kAvx512) return kHasAvx512Vnni;
+#endif
+  return false;
+}
 
 bool multiplies_floats() { return g_multiplies_floats.load(std::memory_order_relaxed); }
 
@@ -108,8 +112,8 @@ int num_threads() { return g_num_threads.load(std::memory_order_relaxed); }
 SPLITSERVE_EXPORT(cpu_isa, splitserve::cpu_isa);
 SPLITSERVE_EXPORT(cpu_isas, splitserve::cpu_isas);
 SPLITSERVE_EXPORT(set_isa, splitserve::set_isa);
-SPLITSERVE_EXPORT(uses_avx_vnni, splitserve::uses_avx_vnni);
-SPLITSERVE_EXPORT(set_avx_vnni, splitserve::set_avx_vnni);
+SPLITSERVE_EXPORT(uses_vnni, splitserve::uses_vnni);
+SPLITSERVE_EXPORT(set_uses_vnni, splitserve::set_uses_vnni);
 SPLITSERVE_EXPORT(multiplies_floats, splitserve::multiplies_floats);
 SPLITSERVE_EXPORT(set_multiplies_floats, splitserve::set_multiplies_floats);
 SPLITSERVE_EXPORT(set_num_threads, splitserve::set_num_threads);

@@ -27,8 +27,9 @@ enum class Isa { kPortable };
 Isa current_isa();
 int num_threads();
 
-// Whether kernels of avx2 multiply int8 by AVX-VNNI, with the bits that they have without it.
-bool uses_avx_vnni();
+// Whether kernels of avx2 or avx512, whichever is current, add up products of bytes by an instruction that
+// not all processors with that instruction set have, with the bits that they have without it.
+bool uses_vnni();
 
 // Whether kernels of avx512_bf16 multiply floats in place of bfloat16 where that is faster, with the same
 // bits: Intel's processors add up half as many products of bfloat16 as of floats in the same time, AMD's

@@ -166,22 +166,12 @@ struct Mxfp4Codes {
  private:
   // Of the code in the lowest 4 bits.
   SPLITSERVE_INLINE static Vec value(UintVec code) {
-#if defined(__AVX512F__)
-    const __m512 values = _mm512_setr_ps(0.0f, 0.5f, 1.0f, 1.5f, 2.0f, 3.0f, 4.0f, 6.0f, -0.0f, -0.5f, -1.0f,
-                                         -1.5f, -2.0f, -3.0f, -4.0f, -6.0f);
-    return _mm512_permutexvar_ps(reinterpret_cast<__m512i>(code), values);
-#elif defined(__AVX2__)
-    const __m256 magnitudes = _mm256_setr_ps(0.0f, 0.5f, 1.0f, 1.5f, 2.0f, 3.0f, 4.0f, 6.0f);
-    const Vec magnitude = _mm256_permutevar8x32_ps(magnitudes, reinterpret_cast<__m256i>(code));
-    return as_float(as_uint(magnitude) | (code & 8u) << 28);
-#else
     // From 1 on its exponent and mantissa are those of a float that is moved.
     const UintVec magnitude = code & 7u, sign = (code & 8u) << 28;
     const Vec normal = as_float((magnitude << 22) + (126u << 23));
     const Vec small = __builtin_convertvector(reinterpret_cast<IntVec>(magnitude), Vec) * 0.5f;
     const Vec value = magnitude < 2u ? small : normal;
     return as_float(as_uint(value) | sign);
-#endif
   }
 };
 using Mxfp4Weights = GroupWeights<Mxfp4Codes, WeightFormat::kMxfp4>;
@@ -287,10 +277,10 @@ struct Int8DotWeights {
   static constexpr int64_t kUnitBytes = kUnitSteps * kStepBytes;
 };
 
-#if defined(SPLITSERVE_HAS_VEX_DOT)
-struct VexDotWeights : Int8DotWeights {
-  using Dot = VexInt8Dot;
-  static constexpr int kMaxRows = 3;
+#if defined(SPLITSERVE_MAY_USE_VNNI)
+struct ByteDotWeights : Int8DotWeights {
+  using Dot = ByteInt8Dot;
+  static constexpr int kMaxRows = kLanes == 16 ? 12 : 3;
 };
 #endif
 

@@ -86,7 +86,7 @@ SPLITSERVE_INLINE void add_quad(typename Dot::Sums (&sums)[kRows][kVecs], const 
 #pragma GCC unroll 8
     for (int i = 0; i < kRows; ++i) {
       const char* const own = words + i * stride + quad * kWordBytes;
-      const IntVec first = broadcast_lane(own), second = broadcast_lane(own + kWordBytes / 2);
+      const IntVec first = broadcast_four(own), second = broadcast_four(own + kWordBytes / 2);
       Dot::accumulate(sums[i][p * kPairVecs], weights[0], first, second);
       Dot::accumulate(sums[i][p * kPairVecs + 1], weights[1], first, second);
     }
@@ -144,7 +144,7 @@ template <typename Codes, typename Dot, int kRows>
 #pragma GCC unroll 8
       for (int i = 0; i < kRows; ++i) {
 #pragma GCC unroll 4
-        for (int v = 0; v < kVecs; ++v) sums[i][v] = Dot::first(broadcast_lane(x.less + i * x.blocks));
+        for (int v = 0; v < kVecs; ++v) sums[i][v] = Dot::first(broadcast_four(x.less + i * x.blocks));
       }
       for (int64_t quad = 0; quad < count; quad += 2) {
         if (kVecPairs == kPairs || pair == 0) fetch<kFetched>(own.ahead, quad / 2);

@@ -68,13 +68,13 @@ class CpuOps(Kernels[PackedWeight]):
         """Use the kernels of one instruction set, process-wide; ValueError if this CPU or build lacks it."""
         self._library.set_isa(name)
 
-    def uses_avx_vnni(self) -> bool:
-        """Whether kernels of avx2 multiply int8 by AVX-VNNI, as they do where the CPU has it."""
-        return bool(self._library.uses_avx_vnni())
+    def uses_vnni(self) -> bool:
+        """Whether kernels of avx2 or avx512, if in use, multiply bytes by VNNI, as where the CPU has it."""
+        return bool(self._library.uses_vnni())
 
-    def set_avx_vnni(self, is_used: bool) -> None:
-        """Have them do so or not, process-wide, with the same bits; ValueError if this CPU lacks it."""
-        self._library.set_avx_vnni(is_used)
+    def set_uses_vnni(self, is_used: bool) -> None:
+        """Have them do so where the CPU has it, or not at all, process-wide, with the same bits."""
+        self._library.set_uses_vnni(is_used)
 
     def multiplies_floats(self) -> bool:
         """Whether kernels of avx512_bf16 multiply floats in place of bfloat16, as they do on Intel's CPUs."""

@@ -123,8 +123,8 @@ LinearParams prepared(LinearParams p) {
 // Calls fn with the format by which this processor multiplies int8 with int8.
 template <typename Fn>
 void with_dot_format(const Fn& fn) {
-#if defined(SPLITSERVE_HAS_VEX_DOT)
-  if (uses_avx_vnni()) return fn(VexDotWeights());
+#if defined(SPLITSERVE_MAY_USE_VNNI)
+  if (uses_vnni()) return fn(ByteDotWeights());
 #endif
   fn(Int8DotWeights());
 }
@@ -149,10 +149,10 @@ void with_words_of(WeightFormat format, const Fn& fn) {
 
 template <typename Fn>
 void with_code_format(WeightFormat format, const Fn& fn) {
-#if defined(SPLITSERVE_HAS_VEX_DOT)
-  if (uses_avx_vnni()) return with_words_of<VexWordDot>(format, fn);
+#if defined(SPLITSERVE_MAY_USE_VNNI)
+  if (!uses_vnni()) return with_words_of<PairDot>(format, fn);
 #endif
-  with_words_of<WordDot>(format, fn);
+  with_words_of<ByteDot>(format, fn);
 }
 #else
 template <typename Fn>

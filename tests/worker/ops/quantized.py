@@ -16,7 +16,7 @@ from splitserve.worker.ops.quantization import (
 
 FORMS: tuple[WeightForm, ...] = ("int8", "int4", "mxfp4")
 # Where activations are rounded to integers of 16 bits before they meet codes.
-WORD_ISAS = ("avx2", "avx512_bf16")
+WORD_ISAS = ("avx2", "avx512", "avx512_bf16")
 MXFP4_VALUES = torch.tensor([0, 0.5, 1, 1.5, 2, 3, 4, 6, -0.0, -0.5, -1, -1.5, -2, -3, -4, -6])
 
 

@@ -36,11 +36,10 @@ def _where_words_are_multiplied(isa: str) -> None:
 
 
 @pytest.fixture
-def without_avx_vnni() -> Iterator[None]:
-    uses_it = ops.uses_avx_vnni()
-    ops.set_avx_vnni(False)
+def without_vnni() -> Iterator[None]:
+    ops.set_uses_vnni(False)
     yield
-    ops.set_avx_vnni(uses_it)
+    ops.set_uses_vnni(True)
 
 
 def packed(rows: int, depth: int, form: KeptForm) -> PackedWeight:
@@ -83,12 +82,12 @@ def test_bits_are_those_of_activations_that_were_rounded_before(
 @pytest.mark.parametrize("rows", [1, 2, 3, 7, 13, 50])
 @pytest.mark.parametrize("depth", [5, 33, 128, 299])
 def test_all_ways_to_multiply_give_the_same_bits(
-    depth: int, rows: int, form: KeptForm, isa: str, without_avx_vnni: None
+    depth: int, rows: int, form: KeptForm, isa: str, without_vnni: None
 ) -> None:
     """Integers are exact, and what becomes of their sums is done in the same order."""
     x, weight = of_many_magnitudes(rows, depth), packed(72, depth, form)
     by_pairs = product(x, weight)
-    ops.set_avx_vnni(True)
+    ops.set_uses_vnni(True)
     assert_same_bits(product(x, weight), by_pairs)
     for other in WORD_ISAS:
         if other in ops.cpu_isas():
