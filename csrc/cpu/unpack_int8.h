@@ -8,8 +8,8 @@
 namespace splitserve::SPLITSERVE_ISA {
 namespace {
 
-// By look-ups of 64 bytes, one operation each. From 64 to 127 the exponent is always the same, so the lower byte
-// is twice the magnitude. Registers get every other four outputs.
+// By look-ups of 64 bytes, one operation each. From 64 to 127 the exponent is always the same, so the lower
+// byte is twice the magnitude. Registers get every other four outputs.
 class Int8Unpacker {
  public:
   SPLITSERVE_INLINE Int8Unpacker()
