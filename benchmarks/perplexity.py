@@ -18,7 +18,7 @@ import torch
 from tokenizers import Tokenizer
 
 from splitserve.engine_core.checkpoint.config.architectures import read_model_config
-from splitserve.engine_core.settings.worker_settings import QUANTIZATIONS
+from splitserve.engine_core.settings.shared import QUANTIZATIONS
 from splitserve.worker.attention.cpu import CpuAttention
 from splitserve.worker.attention.metadata import AttentionMetadata
 from splitserve.worker.device.cpu import CpuDevice

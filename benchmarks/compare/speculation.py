@@ -12,6 +12,8 @@ DIR is that of `benchmarks.compare setup`; its models are made by benchmarks.enl
 The servers of one engine take turns: without drafts, with n-grams, a draft model, an EAGLE-3 head. Prompts
 are of two kinds: "edit" has a text with wrong words, and the model writes it without them, as it knows it by
 heart; "answer" is a question with a long answer. They are token ids, the same for every engine.
+
+SplitServe can quantize what drafts alone: --methods none,draft,draft-int4,eagle-int8.
 """
 
 from __future__ import annotations
@@ -33,6 +35,7 @@ from tokenizers import Tokenizer
 from benchmarks.compare.engines import ENGINES
 from benchmarks.compare.engines.base import Engine
 from benchmarks.compare.engines.llama_cpp import LlamaCpp
+from benchmarks.compare.engines.split_serve import SplitServe
 from benchmarks.compare.gguf_export import gguf_path
 from benchmarks.compare.processes import EngineError
 from benchmarks.compare.server import Server
@@ -69,7 +72,12 @@ def arguments(engine: Engine, root: Path, method: str) -> list[str]:
         return _llama_arguments(models, engine, method)
     if method == "none":
         return []
+    method, _, quantization = method.partition("-")
     fields: dict[str, object] = {"num_speculative_tokens": NUM_DRAFTS[method]}
+    if quantization:
+        if not isinstance(engine, SplitServe):
+            raise EngineError("what drafts has the weights of its checkpoint")
+        fields["quantization"] = quantization
     if method == "ngram":
         fields |= {"method": "ngram", "prompt_lookup_min": 2, "prompt_lookup_max": 5}
     elif method == "draft":
@@ -91,6 +99,8 @@ def _llama_arguments(models: Path, engine: LlamaCpp, method: str) -> list[str]:
         return [*common, "--spec-type", "draft-simple", *draft, "--spec-draft-n-max", count]
     if method == "eagle":
         raise EngineError("no GGUF file of the head is made")
+    if method not in ("none", *NUM_DRAFTS):
+        raise EngineError("what drafts has the weights of its checkpoint")
     return common
 
 

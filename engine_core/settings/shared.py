@@ -10,6 +10,7 @@ from splitserve.engine_core.settings.setting import Setting
 MAX_DESCRIPTOR = 2**31 - 1
 LOG_LEVELS = ("debug", "info", "warning", "error")
 LOG_FORMATS = ("text", "json")
+QUANTIZATIONS = ("none", "int8", "int4", "w8a8")
 
 LogLevel = Annotated[str, Setting("least severe message to log", "connections", choices=LOG_LEVELS)]
 LogFormat = Annotated[

@@ -6,6 +6,7 @@ import msgspec
 
 from splitserve.engine_core.errors import ConfigError
 from splitserve.engine_core.settings.checks import check_range
+from splitserve.engine_core.settings.shared import QUANTIZATIONS
 
 MAX_SPECULATIVE_TOKENS = 8
 MAX_LOOKUP_TOKENS = 16
@@ -23,8 +24,12 @@ _FLAG, _MODEL_FLAG = "--speculative-config", "--speculative-model"
 # Those of suffix follow from how much agrees.
 _NUM_SPECULATIVE_TOKENS, _NUM_SUFFIX_TOKENS = 4, MAX_SPECULATIVE_TOKENS
 _DEPTH = "suffix_decoding_max_tree_depth"
-# Fields that one method alone has begin with this.
-_FIELDS_OF = {_NGRAM: "prompt_lookup_", _SUFFIX: "suffix_decoding_"}
+# Fields that some methods alone have begin with this.
+_FIELDS_OF = {
+    (_NGRAM,): "prompt_lookup_",
+    (_SUFFIX,): "suffix_decoding_",
+    _WITH_CACHE: "quantization",
+}
 MAX_SUFFIX_DEPTH, MAX_SUFFIX_ANSWERS, MAX_SUFFIX_FACTOR = 64, 100_000, 8.0
 # Tokens that have to agree, at least: a depth that leaves no room for them would never draft.
 _MIN_SUFFIX = 2
@@ -57,6 +62,7 @@ class Speculation(msgspec.Struct, frozen=True):
         prompt_lookup_max: last tokens that are compared; the longest match counts.
         model: of draft_model or eagle3: a directory, a GGUF file or a hub id; "" for the other methods.
         suffixes: of the method suffix.
+        quantization: of the draft model's or head's weights, one of QUANTIZATIONS; "" for that of the model.
     """
 
     methods: tuple[str, ...]
@@ -65,6 +71,7 @@ class Speculation(msgspec.Struct, frozen=True):
     prompt_lookup_max: int
     model: str = ""
     suffixes: SuffixRules = SuffixRules()
+    quantization: str = ""
 
     @property
     def model_method(self) -> str:
@@ -80,6 +87,7 @@ class _Given(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True):
     prompt_lookup_min: int | None = None
     prompt_lookup_max: int | None = None
     model: str | None = None
+    quantization: str | None = None
     suffix_decoding_max_tree_depth: int | None = None
     suffix_decoding_max_cached_requests: int | None = None
     suffix_decoding_max_spec_factor: float | None = None
@@ -139,15 +147,20 @@ def _check_fields(methods: tuple[str, ...], given: _Given, model: str) -> None:
         said = ", ".join(methods)
         known = " or ".join(_WITH_MODEL)
         raise ConfigError(f"{_MODEL_FLAG} names the model of the method {known}, not of {said}")
-    for method, beginning in _FIELDS_OF.items():
+    for having, beginning in _FIELDS_OF.items():
         fields = [
             name
             for name in given.__struct_fields__
             if name.startswith(beginning) and getattr(given, name) is not None
         ]
-        if method not in methods and fields:
+        if fields and not set(having) & set(methods):
             said = ", ".join(methods)
-            raise ConfigError(f"{_FLAG}: {fields[0]} is a field of the method {method}, not of {said}")
+            raise ConfigError(
+                f"{_FLAG}: {fields[0]} is a field of the method {' or '.join(having)}, not of {said}"
+            )
+    if given.quantization not in (None, *QUANTIZATIONS):
+        names = ", ".join(QUANTIZATIONS)
+        raise ConfigError(f"{_FLAG}: quantization must be one of {names}, got {given.quantization!r}")
 
 
 def _decode(text: str) -> _Given:
@@ -173,7 +186,7 @@ def _with_defaults(methods: tuple[str, ...], given: _Given, model: str) -> Specu
         low = min(_LOOKUP_MIN, high)
     check_range(f"{_FLAG}: prompt_lookup_max", high, 1, MAX_LOOKUP_TOKENS)
     check_range(f"{_FLAG}: prompt_lookup_min", low, 1, high)
-    return Speculation(methods, count, low, high, model, suffixes)
+    return Speculation(methods, count, low, high, model, suffixes, given.quantization or "")
 
 
 def _suffix_rules(given: _Given) -> SuffixRules:

@@ -9,7 +9,7 @@ from splitserve.engine_core.settings.checks import check_address
 from splitserve.engine_core.settings.flag_values import parse_bytes, parse_dtype, parse_kv_cache_dtype
 from splitserve.engine_core.settings.parallel_settings import MAX_RANKS
 from splitserve.engine_core.settings.setting import Setting, Settings
-from splitserve.engine_core.settings.shared import LogFormat, LogLevel
+from splitserve.engine_core.settings.shared import QUANTIZATIONS, LogFormat, LogLevel
 from splitserve.engine_core.settings.speculation_settings import SpeculationSettings
 
 # What certainly fits one message (64 MiB): a step's prompt logprobs, at about 190 bytes per token, and a row
@@ -19,7 +19,6 @@ MAX_SEQUENCE_TOKENS = 2**23
 
 DTYPES = ("auto", "float32", "bfloat16", "float16")
 KV_CACHE_DTYPES = ("auto", "bfloat16", "fp8", "int8")
-QUANTIZATIONS = ("none", "int8", "int4", "w8a8")
 MODEL_IMPLS = ("auto", "native", "transformers")
 TASKS = ("auto", "generate", "embed", "score")
 DEVICES = ("auto", "cpu", "cuda")

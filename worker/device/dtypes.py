@@ -45,21 +45,29 @@ def resolve_dtype(requested: str, config: ModelConfig, device: Device) -> torch.
     return _DTYPES[requested]
 
 
-def check_quantization(quantization: str, dtype: torch.dtype, device: Device) -> None:
+def check_quantization(
+    quantization: str, dtype: torch.dtype, device: Device, flag: str = "--quantization"
+) -> None:
     """Refuse quantised weights except with activations that the device multiplies them with.
+
+    Args:
+        quantization: "none", "int8", "int4" or "w8a8".
+        dtype: of the activations.
+        device: they are multiplied on.
+        flag: what asked for it, for the error.
 
     Raises:
         ConfigError: the model runs in another dtype, or the device has no kernels for any.
     """
     if quantization != "none" and not device.coded_dtypes:
         raise ConfigError(
-            f"--quantization {quantization} needs 145 KiB of shared memory per thread block, which this GPU "
+            f"{flag} {quantization} needs 145 KiB of shared memory per thread block, which this GPU "
             "does not have"
         )
     if quantization != "none" and dtype not in device.coded_dtypes:
         names = " or ".join(map(dtype_name, device.coded_dtypes))
         raise ConfigError(
-            f"--quantization {quantization} needs {names} activations, and this model runs in "
+            f"{flag} {quantization} needs {names} activations, and this model runs in "
             f"{dtype_name(dtype)}: add --dtype bfloat16"
         )
 

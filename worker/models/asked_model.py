@@ -66,8 +66,10 @@ class AskedModel(NamedTuple):
     vocabulary: AskedVocabulary | None = None
 
     def quantized(self, quantization: str) -> AskedModel:
-        """Return it with another quantization, which holds for what drafts, too."""
-        draft = None if self.draft is None else self.draft.quantized(quantization)
+        """Return it with another quantization, which holds for what drafts, too, unless that has its own."""
+        draft = self.draft
+        if draft is not None and draft.quantization == self.quantization:
+            draft = draft.quantized(quantization)
         vocabulary = None if self.vocabulary is None else self.vocabulary._replace(quantization=quantization)
         return self._replace(quantization=quantization, draft=draft, vocabulary=vocabulary)
 
@@ -146,17 +148,20 @@ def _with_draft(asked: WorkerConfig, model: AskedModel) -> AskedModel:
 
 
 def _ask_draft(asked: WorkerConfig, model: AskedModel, config: ModelConfig) -> AskedModel:
-    """Return the draft model or head of a config; dtypes and --quantization are its, too."""
+    """Return the draft model or head of a config; dtypes are its, too, and --quantization if it has none."""
     device, is_head = model.placement.device, config.draft_head is not None
+    own = "" if asked.speculation is None else asked.speculation.quantization
+    quantization = own or asked.quantization
     # A head computes with what the model has computed.
     dtype = model.dtype if is_head else resolve_dtype(asked.dtype, config, device)
-    check_quantization(asked.quantization, dtype, device)
+    flag = "--speculative-config: quantization" if own else "--quantization"
+    check_quantization(quantization, dtype, device, flag)
     cache = _settle_cache(asked, config, dtype, device)
     cache_dtype = resolve_cache_dtype(cache, config, dtype)
     # A backend of its own, as those of a GPU keep something of their model.
     needs = _attention_needs(asked, config, dtype, cache if cache_dtype != dtype else "")
     placement = Placement(device, choose_backend(asked.attention_backend, device, needs))
-    return AskedModel(config, dtype, asked.quantization, cache_dtype, placement, TEXT)
+    return AskedModel(config, dtype, quantization, cache_dtype, placement, TEXT)
 
 
 def _check_speculation(asked: WorkerConfig, config: ModelConfig, placement: Placement[Device]) -> None:

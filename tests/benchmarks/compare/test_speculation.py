@@ -32,6 +32,14 @@ def test_a_server_is_told_who_drafts(name: str) -> None:
     ]
 
 
+@pytest.mark.parametrize("name", ["vllm", "llamacpp-bf16"])
+def test_splitserve_alone_quantizes_what_drafts(name: str) -> None:
+    _flag, value = arguments(ENGINES["splitserve"], ROOT, "draft-int4")
+    assert json.loads(value) | {"method": "draft_model", "quantization": "int4"} == json.loads(value)
+    with pytest.raises(EngineError, match="weights of its checkpoint"):
+        arguments(ENGINES[name], ROOT, "draft-int4")
+
+
 def test_llama_cpp_drafts_from_its_own_files_and_has_no_head() -> None:
     engine = ENGINES["llamacpp-q8_0"]
     asked = arguments(engine, ROOT, "draft")

@@ -140,6 +140,8 @@ def test_a_layer_of_the_model_itself_needs_no_other() -> None:
         ),
         ("ngram", '{"method": "draft_model"}', "a", "--speculate ngram contradicts --speculative-config"),
         ("draft", '{"prompt_lookup_max": 3}', "a", "prompt_lookup_max is a field of the method ngram"),
+        ("ngram", '{"quantization": "int4"}', "", "of the method draft_model or eagle3 or mtp, not of ngram"),
+        ("draft", '{"quantization": "int5"}', "a", "quantization must be one of none, int8, int4, w8a8, got"),
     ],
 )
 def test_a_draft_model_that_is_missing_or_useless_is_named(
@@ -147,6 +149,13 @@ def test_a_draft_model_that_is_missing_or_useless_is_named(
 ) -> None:
     with pytest.raises(ConfigError, match=problem):
         parse_speculation(speculate, text, model)
+
+
+@pytest.mark.parametrize("quantization", ["none", "int8", "int4", "w8a8"])
+def test_what_drafts_may_have_a_quantization_of_its_own(quantization: str) -> None:
+    speculation = parse_speculation("draft", f'{{"quantization": "{quantization}"}}', "a")
+    assert speculation is not None
+    assert speculation.quantization == quantization
 
 
 def test_a_word_that_contradicts_the_object_is_found_before_anything_is_loaded() -> None:

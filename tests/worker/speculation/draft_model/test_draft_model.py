@@ -175,6 +175,49 @@ def test_the_memory_of_both_is_foretold(loaded: tuple[Worker, WorkerConfig]) -> 
     assert both.block_bytes == 2 * alone.block_bytes
 
 
+def test_its_weights_may_be_quantized_while_those_of_the_model_are_not(tmp_path: Path) -> None:
+    model, draft = write_tiny_llama(tmp_path / "model"), write_draft(tmp_path / "draft", noise=0.03)
+    plain = WorkerConfig(
+        model=str(model),
+        dtype="bfloat16",
+        num_threads=1,
+        max_num_seqs=3,
+        max_num_batched_tokens=32,
+        block_size=4,
+        speculative_model=str(draft),
+    )
+    coded = msgspec.structs.replace(
+        plain, speculative_config='{"method": "draft_model", "quantization": "int8"}'
+    )
+    assert Worker(coded).memory_need().weights_bytes < Worker(plain).memory_need().weights_bytes
+    requests = [
+        Served([8 + seed, 9, 10], SequenceSampling(seed=seed, max_tokens=30, ignore_eos=True, logprobs=0))
+        for seed in range(3)
+    ]
+    heard = []
+    for config, max_drafts in ((plain, 0), (coded, 4)):
+        worker = Worker(config)
+        loop = Loop(worker, config, worker.load(), max_drafts=max_drafts)
+        served = [each.again() for each in requests]
+        loop.run(served)
+        heard.append([each.heard() for each in served])
+    assert heard[0] == heard[1]
+    assert worker.loaded is not None
+    assert worker.loaded.draft is not None
+    assert (worker.loaded.quantization, worker.loaded.draft.quantization) == ("none", "int8")
+    assert loop.engine.stats().accepted_draft_tokens > 0
+
+
+def test_its_quantization_is_refused_by_the_field_that_asked_for_it(tmp_path: Path) -> None:
+    config = WorkerConfig(
+        model=str(write_tiny_llama(tmp_path / "model")),
+        speculative_config='{"method": "draft_model", "quantization": "int4"}',
+        speculative_model=str(write_draft(tmp_path / "draft", noise=0.0)),
+    )
+    with pytest.raises(ConfigError, match="--speculative-config: quantization int4 needs bfloat16"):
+        Worker(config).load()
+
+
 def test_its_blocks_are_counted_and_move_to_host_memory_and_back(
     loaded: tuple[Worker, WorkerConfig],
 ) -> None:
