@@ -6,7 +6,8 @@ that no cache holds them. From 32 rows on one matrix is used again and again.
 
 The roofline (Williams et al., 2009) of a call is the longer of two times: to read as many bytes as the
 weights have, if they come from memory, at the pace of torch's sum over 256 MiB; and to multiply, at the pace
-of a loop of the same instruction that has all its operands in registers.
+of a loop that has all its operands in registers, of the instruction for the activations' dtype. Weights of 4
+and 8 bits may be multiplied as integers, and then exceed it.
 
 torch's threads watch for work for 3 ms after a call, on the cores that ours needs. So ours comes first in a
 round, when they sleep.

@@ -105,14 +105,10 @@ struct PanelTile<Format, Step, kRows, kFetched> {
 
   SPLITSERVE_INLINE static void run(const Rows<Step, kRows>& x, const char* panel, const char* ahead,
                                     Sums& sums) {
-    constexpr int kAtOnce = kRows <= kFewRows ? 2 : 1;
     const int64_t groups = x.depth / kGroupDepth;
-    int64_t group = 0;
-    for (; group + kAtOnce <= groups; group += kAtOnce) add_groups<kAtOnce>(x, panel, ahead, group, sums);
-    if (group < groups) add_groups<1>(x, panel, ahead, group++, sums);
-    if (group * kGroupDepth < x.depth) {
-      last_group(x, panel + group * kGroupBytes, group * kGroupDepth, sums);
-    }
+    for (int64_t group = 0; group < groups; ++group) add_group(x, panel, ahead, group, sums);
+    if (groups * kGroupDepth < x.depth)
+      last_group(x, panel + groups * kGroupBytes, groups * kGroupDepth, sums);
   }
 
  private:
@@ -125,17 +121,13 @@ struct PanelTile<Format, Step, kRows, kFetched> {
                __attribute__((always_inline)) { return Format::decode(Format::load(start, v), j); };
   }
 
-  // Groups do not depend on each other until they are added, in order, to the sums. What they fetch is spread
-  // over their steps: many fetches in a row would hold up the loads behind them.
-  template <int kCount>
-  SPLITSERVE_INLINE static void add_groups(const Rows<Step, kRows>& x, const char* panel, const char* ahead,
-                                           int64_t first, Sums& sums) {
-    constexpr int kLines = kFetched.lines;
-    constexpr int kBlockLines = kCount * kLines / kBlocks, kOtherLines = kCount * kLines % kBlocks;
-    Vec parts[kCount][kRows][kPanelVecs] = {};
-    x.mode.enter(parts);
-    const char* start = panel + first * kGroupBytes;
-    const char* fetched = ahead + first * kLines * 64;
+  // What is fetched is spread over the steps: many fetches in a row would hold up the loads behind them.
+  SPLITSERVE_INLINE static void add_group(const Rows<Step, kRows>& x, const char* panel, const char* ahead,
+                                          int64_t group, Sums& sums) {
+    constexpr int kLines = kFetched.lines, kBlockLines = kLines / kBlocks, kOtherLines = kLines % kBlocks;
+    Vec part[kRows][kPanelVecs] = {};
+    const char* start = panel + group * kGroupBytes;
+    const char* fetched = ahead + group * kLines * 64;
     fetch<kFetched.of(kOtherLines)>(fetched + kBlocks * kBlockLines * 64, 0);
     for (int64_t block = 0; block < kBlocks; ++block) {
 #pragma GCC unroll 4
@@ -145,28 +137,20 @@ struct PanelTile<Format, Step, kRows, kFetched> {
           if (line * kBlockSteps / kBlockLines == j)
             fetch<kFetched.of(1)>(fetched, block * kBlockLines + line);
         }
-        const int64_t k = first * kGroupDepth + block * kBlockDepth + 2 * j;
-#pragma GCC unroll 2
-        for (int g = 0; g < kCount; ++g) {
-          add_products<Step>(parts[g], pair_of(start + g * kGroupBytes, block, j),
-                             x.pair(k + g * kGroupDepth));
-        }
+        const int64_t k = group * kGroupDepth + block * kBlockDepth + 2 * j;
+        add_products<Step>(part, pair_of(start, block, j), x.pair(k));
       }
     }
-    x.mode.leave(parts);
-#pragma GCC unroll 2
-    for (int g = 0; g < kCount; ++g) add_scaled(start + g * kGroupBytes, parts[g], sums);
+    add_scaled(start, part, sums);
   }
 
   // A group that ends with the row.
   static void last_group(const Rows<Step, kRows>& x, const char* group, int64_t first_k, Sums& sums) {
     Vec part[kRows][kPanelVecs] = {};
-    x.mode.enter(part);
     for (int64_t k = first_k; k < x.depth; k += 2) {
       const int64_t step = (k - first_k) / 2;
       add_products<Step>(part, pair_of(group, step / kBlockSteps, step % kBlockSteps), x.last(k));
     }
-    x.mode.leave(part);
     add_scaled(group, part, sums);
   }
 

@@ -1,7 +1,7 @@
 // Rows of activations as integers of 16 bits, "words": multiples of a power of two for each block of inputs.
 //
-// A block's power is such that its largest number fits, and a bfloat16 no smaller than a 128th of that number
-// is a word exactly; smaller ones are rounded to nearest, ties to even, so by less than a 2^15th of it.
+// A block's power is such that its largest number fits, and a bfloat16 no smaller than a 64th of that number
+// is a word exactly; smaller ones are rounded to nearest, ties to even, by a 32,640th of it at most.
 #pragma once
 
 #include "cpu/linear.h"

@@ -64,7 +64,6 @@ constexpr MagnitudeBytes kMagnitudeBytes;
 
 // That of -128.
 inline constexpr char kHighOfLeast = static_cast<char>(0xc3);
-
 #endif
 
 // Codes from -128 to 127.
@@ -320,7 +319,7 @@ struct Int4GroupWeights {
   }
 };
 
-// Where floats are multiplied, codes of 8 bits in groups are scaled before: once for all rows of a batch,
+// Where they meet floats, codes of 8 bits in groups are scaled before: once for all rows of a batch,
 // where sums of groups would be scaled for each. For codes of 4 bits, whose single rows do not wait for
 // memory, that costs more than it gains.
 template <typename Format>

@@ -106,23 +106,27 @@ SPLITSERVE_INLINE void add_block(float* totals, const typename Dot::Sums (&sums)
     const auto add = [&](const auto& with_sum) __attribute__((always_inline)) {
 #pragma GCC unroll 8
       for (int i = 0; i < kRows; ++i) {
-        const Vec sum = __builtin_convertvector(Dot::total(sums[i][v]), Vec) * row_scales[i];
+        const Vec sum = __builtin_convertvector(Dot::total(sums[i][v]), Vec);
         store(to + i * kPanelCols, with_sum(i, sum, load(to + i * kPanelCols)));
       }
     };
-    const float* const scales = own.scales + (first + v) * kLanes;
+    // A row's scale is a power of two, so its product with one of weights is exact.
+    const auto scaled_by = [&](Vec scale) __attribute__((always_inline)) {
+      add([&](int i, Vec sum, Vec total)
+              __attribute__((always_inline)) { return fma(sum, scale * row_scales[i], total); });
+    };
+    const int64_t col = (first + v) * kLanes;
     if constexpr (Codes::kScaleBytes > 0) {
-      const Vec scale = Codes::scale(own.codes - Codes::kScaleBytes, first + v);
-      add([scale](int, Vec sum, Vec total) __attribute__((always_inline)) { return fma(sum, scale, total); });
+      scaled_by(Codes::scale(own.codes - Codes::kScaleBytes, first + v));
     } else if (own.scales == nullptr) {
-      add([](int, Vec sum, Vec total) __attribute__((always_inline)) { return total + sum; });
+      add([&](int i, Vec sum, Vec total)
+              __attribute__((always_inline)) { return fma(sum, row_scales[i], total); });
     } else if (!own.has_offsets) {
-      const Vec scale = load(scales);
-      add([scale](int, Vec sum, Vec total) __attribute__((always_inline)) { return fma(sum, scale, total); });
+      scaled_by(load(own.scales + col));
     } else {
-      const Vec scale = load(scales), offset = load(scales + kPanelCols);
+      const Vec scale = load(own.scales + col), offset = load(own.scales + col + kPanelCols);
       add([&](int i, Vec sum, Vec total) __attribute__((always_inline)) {
-        return fma(broadcast(x.sums[i * x.blocks]), offset, fma(sum, scale, total));
+        return fma(broadcast(x.sums[i * x.blocks]), offset, fma(sum, scale * row_scales[i], total));
       });
     }
   }
@@ -164,7 +168,9 @@ template <typename Codes, typename Dot, int kRows>
 template <typename Format>
 class WordPanel {
  public:
-  static constexpr int64_t kMostRows = 256;
+  // More rows than kStoredRows multiply what is decoded once: int8, which is put from pairs into fours, costs
+  // them a tenth more if each pass does so for itself.
+  static constexpr int64_t kStoredRows = 48, kMostRows = 256;
 
   void multiply(const LinearParams& p, int64_t row, int64_t row_end, const Panels& panels) {
     const int64_t rows = row_end - row;
@@ -178,9 +184,6 @@ class WordPanel {
 
  private:
   using Dot = typename Format::Dot;
-  // More rows multiply what is decoded once: that a pass decodes for itself costs them more than what goes
-  // through memory.
-  static constexpr int64_t kStoredRows = 48;
   static constexpr int64_t kMostBlocks = kStretchInputs / kSmallestGroup;
 
   // Quads are multiplied in twos.
@@ -316,8 +319,8 @@ class WordPanel {
 template <typename Format>
   requires requires { typename Format::Dot::Sums; }
 struct BlockRows<Format> {
-  static constexpr int64_t kLeastRows = 4 * kDecodedRows, kMostRows = WordPanel<Format>::kMostRows,
-                           kBytes = kRowBlockBytes;
+  static constexpr int64_t kLeastRows = WordPanel<Format>::kStoredRows,
+                           kMostRows = WordPanel<Format>::kMostRows, kBytes = kRowBlockBytes;
 
   void multiply(const LinearParams& p, int64_t row, int64_t row_end, const Panels& panels) {
     panel.multiply(p, row, row_end, panels);

@@ -1,7 +1,7 @@
 // Codes of weights as the unsigned bytes that words are multiplied with: one struct per format.
 //
 // load<kParity>() has the bytes of four inputs, "quads", of two registers of outputs, from where the codes of
-// a group begin: quad `quad`, which is even or odd. kZero is what every byte is too large by.
+// a group begin: quad `quad`, which is even or odd. zero() is what every byte is too large by.
 #pragma once
 
 #include "cpu/linear.h"

@@ -51,10 +51,23 @@ def packed(rows: int, depth: int, form: KeptForm, exponent: int = 0) -> PackedWe
     """A random matrix in a form."""
     if not isinstance(form, GroupForm):
         return PackedWeight.of(scaled(rows, depth, exponent), form)
-    codes = torch.randint(0, 127, (rows, depth)).to(torch.uint8) | torch.randint(0, 2, (rows, depth)) << 7
-    scales = torch.rand(rows, -(-depth // form.group)) * 2.0**exponent
     weight = PackedWeight((rows, depth), torch.bfloat16, form)
-    weight.fill_group_codes(GroupCodes(codes.to(torch.uint8), scales, None))
+    weight.fill_group_codes(random_fp8(rows, depth, form, exponent))
+    return weight
+
+
+def random_fp8(rows: int, depth: int, form: GroupForm, exponent: int = 0) -> GroupCodes:
+    codes = torch.randint(0, 127, (rows, depth)) | torch.randint(0, 2, (rows, depth)) << 7
+    scales = torch.rand(rows, -(-depth // form.group)) * 2.0**exponent
+    return GroupCodes(codes.to(torch.uint8), scales, None)
+
+
+def packed_experts(rows: int, depth: int, form: KeptForm) -> PackedWeight:
+    if not isinstance(form, GroupForm):
+        return PackedWeight.of_experts([scaled(rows, depth, -2) for _ in COUNTS], form)
+    weight = PackedWeight((rows * len(COUNTS), depth), torch.bfloat16, form, len(COUNTS))
+    for expert in range(len(COUNTS)):
+        weight.fill_group_codes(random_fp8(rows, depth, form), rows * expert)
     return weight
 
 
@@ -112,8 +125,9 @@ def test_outputs_are_finished_as_those_of_pairs(form: KeptForm) -> None:
         assert_same_bits(floats, pairs)
 
 
-def test_gates_and_experts_have_the_bits_of_pairs() -> None:
-    weight = PackedWeight.of_experts([scaled(128, 86, -2) for _ in COUNTS])
+@pytest.mark.parametrize("form", ["plain", FP8])
+def test_gates_and_experts_have_the_bits_of_pairs(form: KeptForm) -> None:
+    weight = packed_experts(128, 86, form)
     x = scaled(sum(COUNTS), 86, 0)
 
     def units() -> Tensor:

@@ -119,6 +119,31 @@ def test_integers_are_multiplied_exactly(largest: float) -> None:
     assert torch.equal(out.long(), x.long() @ codes.t())
 
 
+def test_small_numbers_beside_large_ones_are_exact_down_to_a_64th_and_rounded_below() -> None:
+    x = torch.zeros(5, 64).bfloat16()
+    for row, (largest, small) in enumerate(
+        [(255.0, 255 / 64), (128.0, 255 / 128), (1.0, 1 / 64), (255.0, 255 / 128), (-1.5, 2.0**-15)]
+    ):
+        x[row, 0], x[row, 1] = largest, small
+    codes = torch.zeros(32, 64).bfloat16()
+    codes[:, 1] = 127
+    out = product(x, PackedWeight.of(codes, "int8"))[:, 0] / 127
+    assert out[:4].tolist() == [255 / 64, 255 / 128, 1 / 64, 2.0]
+    # Half a step of the block, which is the even one's.
+    assert out[4] == 0
+    assert (out - x[:, 1].float()).abs().le(x[:, 0].abs() / 32_640).all()
+
+
+def test_scales_of_rows_and_groups_meet_before_a_sum_could_overflow() -> None:
+    weight = PackedWeight((32, 32), torch.bfloat16, GroupForm(8, 32, False))
+    codes = torch.full((32, 32), 100, dtype=torch.int8)
+    weight.fill_group_codes(GroupCodes(codes, torch.full((32, 1), 1e-3), None))
+    x = torch.zeros(2, 32).bfloat16()
+    x[:, 5] = 2e38
+    expected = x[0, 5].float() * 100e-3
+    assert product(x, weight).isclose(expected).all()
+
+
 @of_forms
 def test_blocks_of_tiny_numbers_are_zero_and_others_stay(form: KeptForm, isa: str) -> None:
     x, weight = torch.zeros(3, 256).bfloat16(), packed(40, 256, form)
