@@ -27,10 +27,13 @@ from splitserve.engine_core.sequence_sampling import SequenceSampling
 # Methods of worker.ops.cpu.CpuOps that are asked between steps, if at all.
 SETTINGS = (
     "cpu_isa",
+    "cpu_isas",
     "best_cpu_isa",
     "set_isa",
     "uses_vnni",
     "set_uses_vnni",
+    "multiplies_floats",
+    "set_multiplies_floats",
     "set_num_threads",
     "num_threads",
 )
@@ -50,14 +53,16 @@ class OpTimes:
             if name not in SETTINGS and not name.startswith("_"):
                 setattr(ops, name, self.timed(name, method))
 
-    def timed(self, name: str, function: Callable[..., None]) -> Callable[..., None]:
+    def timed(self, name: str, function: Callable[..., Any]) -> Callable[..., Any]:
         """Return the function with a clock around it."""
 
         @functools.wraps(function)
-        def call(*args: Any) -> None:
+        def call(*args: Any) -> Any:
             started = time.perf_counter()
-            function(*args)
-            self._seconds[label(name, args)] += time.perf_counter() - started
+            try:
+                return function(*args)
+            finally:
+                self._seconds[label(name, args)] += time.perf_counter() - started
 
         return call
 

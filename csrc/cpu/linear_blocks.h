@@ -6,6 +6,7 @@
 
 #include "cpu/linear_decoded.h"
 #include "cpu/linear_rows.h"
+#include "cpu/linear_split.h"
 #include "cpu/scratch.h"
 
 #if !defined(__AMX_BF16__)
@@ -135,6 +136,31 @@ struct BlockRows<Format> {
   PairRows<Format> pairs;
 };
 #else
+// How more rows meet weights than a few tiles have.
+template <typename Format>
+class WidePanel : public DecodedPanel<Format, float> {};
+
+#if defined(__AVX2__)
+// Pairs of bfloat16 are split by every pass of some rows. With 16 registers a pass has so few that many rows
+// gain by weights that were split once for all, though these go through memory.
+template <typename Format>
+  requires(Format::kFormat == WeightFormat::kBFloat16)
+class WidePanel<Format> {
+ public:
+  void multiply(const LinearParams& p, const InputRows<float>& x, int64_t row, int64_t row_end,
+                const Panels& panels) {
+    if (row_end - row <= kMostSplit) return split.multiply(p, x, row, row_end, panels);
+    if constexpr (kDecodes) decoded.multiply(p, x, row, row_end, panels);
+  }
+
+ private:
+  static constexpr bool kDecodes = kVecRegisters == 16;
+  static constexpr int64_t kMostSplit = kDecodes ? 48 : kDecodedBlockRows;
+  SplitPanel split;
+  std::conditional_t<kDecodes, DecodedPanel<Format, float>, char> decoded;
+};
+#endif
+
 // Weights that are multiplied with integers have ways of their own.
 template <typename Format>
   requires(!kHasIntegerRows<Format>)
@@ -149,12 +175,12 @@ struct BlockRows<Format> {
     if (row_end - row <= kFewRows) return panel_rows<Format>(p, row, row_end, panels);
     const InputRows<float> x = inputs.rows_of(p, row, row_end);
     if (x.data == nullptr) return panel_rows<Format>(p, row, row_end, panels);
-    decoded.multiply(p, x, row, row_end, panels);
+    wide.multiply(p, x, row, row_end, panels);
   }
 
  private:
   BlockInputs<typename Format::X, float> inputs;
-  DecodedPanel<Format, float> decoded;
+  WidePanel<Format> wide;
 };
 #endif
 
