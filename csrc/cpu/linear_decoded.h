@@ -315,13 +315,11 @@ class DecodedPanel {
         std::memcpy(sums + i * kPanelCols, own, sizeof own);
       }
     }
-    if constexpr (!kIsFloat<Format>) {
-      if (col + kPanelCols <= p.cols) {
-        return p.out_dtype == DType::kFloat32 ? write_rows<float>(p, row, rows, col, sums)
-                                              : write_rows<BFloat16>(p, row, rows, col, sums);
-      }
+    if constexpr (kIsFloat<Format>) {
+      write_columns<X>(p, row, rows, col, sums);
+    } else {
+      write_panel(p, row, rows, col, sums);
     }
-    write_columns<X>(p, row, rows, col, sums);
   }
 
   DecodedWeights<Format, Decoded> weights;

@@ -168,6 +168,13 @@ template <typename Out>
   }
 }
 
+// The outputs of any panel of a product of bfloat16.
+inline void write_panel(const LinearParams& p, int64_t row, int64_t rows, int64_t col, const float* sums) {
+  if (col + kPanelCols > p.cols) return write_columns<BFloat16>(p, row, rows, col, sums);
+  p.out_dtype == DType::kFloat32 ? write_rows<float>(p, row, rows, col, sums)
+                                 : write_rows<BFloat16>(p, row, rows, col, sums);
+}
+
 // Whether the outputs of a panel of a product of bfloat16 go past the caches.
 SPLITSERVE_INLINE bool streams_panel(const LinearParams& p, int64_t col) {
   const bool is_streamed = p.out_dtype == DType::kFloat32 ? PanelWriter<float>::is_streamed(p)

@@ -86,7 +86,7 @@ class SplitPanel {
             {ahead.start, share});
       }
     }
-    write(p, row, rows, panels.current * kPanelCols);
+    write_panel(p, row, rows, panels.current * kPanelCols, sums);
   }
 
  private:
@@ -108,12 +108,6 @@ class SplitPanel {
                                                                           ahead.start);
       }
     });
-  }
-
-  void write(const LinearParams& p, int64_t row, int64_t rows, int64_t col) const {
-    if (col + kPanelCols > p.cols) return write_columns<BFloat16>(p, row, rows, col, sums);
-    p.out_dtype == DType::kFloat32 ? write_rows<float>(p, row, rows, col, sums)
-                                   : write_rows<BFloat16>(p, row, rows, col, sums);
   }
 
   alignas(64) float sums[kDecodedBlockRows * kPanelCols];

@@ -44,7 +44,7 @@ struct BlockRows<Format> {
           if constexpr (kIsDot) {
             write_dots(p, row + first, rows, panels.current * kPanelCols, sums);
           } else {
-            write(p, row + first, rows, panels.current * kPanelCols, sums);
+            write_panel(p, row + first, rows, panels.current * kPanelCols, sums);
           }
         });
   }
@@ -71,12 +71,6 @@ struct BlockRows<Format> {
     for (int64_t i = 0; i < rows * kPanelVecs; ++i)
       store(scaled + i * kLanes, scaled_dot(p.codes, row + i / kPanelVecs, load_sums(sums + i * kLanes)));
     write_columns<BFloat16>(p, row, rows, col, scaled);
-  }
-
-  static void write(const LinearParams& p, int64_t row, int64_t rows, int64_t col, const float* sums) {
-    if (col + kPanelCols > p.cols) return write_columns<BFloat16>(p, row, rows, col, sums);
-    if (p.out_dtype == DType::kFloat32) return write_rows<float>(p, row, rows, col, sums);
-    write_rows<BFloat16>(p, row, rows, col, sums);
   }
 
   TilePanel<Format, kTileBlockRows> tiles;

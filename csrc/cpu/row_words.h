@@ -78,7 +78,7 @@ SPLITSERVE_INLINE int32_t make_words(char* words, float* scale, const BFloat16* 
   // 255 * 2^7 would be one too large for two signed bytes.
   const uint32_t exponent = (largest + 1) >> 7;
   if (largest >= kInfinity || exponent <= kWordBits) {
-    std::memset(words, 0, static_cast<size_t>(depth) * sizeof(int16_t));
+    std::memset(words, 0, static_cast<size_t>(depth * kWordBytes));
     *scale = largest >= kInfinity ? __builtin_nanf("") : 0.0f;
     return 0;
   }
@@ -88,7 +88,7 @@ SPLITSERVE_INLINE int32_t make_words(char* words, float* scale, const BFloat16* 
   for (int64_t k = 0; k < depth; k += kWordsAtOnce) {
     const __m256i own = words_of(x + k, factor);
     sums = _mm256_add_epi32(sums, _mm256_madd_epi16(own, _mm256_set1_epi16(1)));
-    _mm256_storeu_si256(reinterpret_cast<__m256i_u*>(words + k * static_cast<int64_t>(sizeof(int16_t))),
+    _mm256_storeu_si256(reinterpret_cast<__m256i_u*>(words + k * kWordBytes),
                         arranged<kHasNibbles, kIsPairs>(own));
   }
   return sum_of(sums);
@@ -116,8 +116,6 @@ class WordsOfRows {
   }
 
  private:
-  static constexpr int64_t kWordBytes = sizeof(int16_t);
-
   // Its last block may be shorter: zeros follow it.
   void make_row(int64_t row) {
     const BFloat16* const x = static_cast<const BFloat16*>(p.x) + row * p.x_stride;

@@ -12,6 +12,8 @@
 
 namespace splitserve::SPLITSERVE_ISA {
 
+inline constexpr int64_t kWordBytes = 2;
+
 // By VNNI.
 struct ByteDot {
   static constexpr bool kIsPairs = false;

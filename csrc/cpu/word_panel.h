@@ -25,7 +25,7 @@ struct WordRows {
   int64_t stride, blocks;
 
   WordRows(const RowWords& all, int64_t row, int64_t block)
-      : words(all.words + row * all.stride + block * all.depth * static_cast<int64_t>(sizeof(int16_t))),
+      : words(all.words + row * all.stride + block * all.depth * kWordBytes),
         scales(all.scales + row * all.blocks + block),
         sums(all.sums + row * all.blocks + block),
         less(all.less + row * all.blocks + block),
@@ -77,7 +77,7 @@ struct StoredQuads : Format {
 template <typename Codes, typename Dot, int kParity, int kPairs, int kRows, int kVecs>
 SPLITSERVE_INLINE void add_quad(typename Dot::Sums (&sums)[kRows][kVecs], const char* codes, int64_t quad,
                                 int pair, const char* words, int64_t stride) {
-  constexpr int64_t kWordBytes = kQuadDepth * static_cast<int64_t>(sizeof(int16_t));
+  constexpr int64_t kBytes = kQuadDepth * kWordBytes;
 #pragma GCC unroll 2
   for (int p = 0; p < kPairs; ++p) {
     UintVec bytes[kPairVecs];
@@ -85,8 +85,8 @@ SPLITSERVE_INLINE void add_quad(typename Dot::Sums (&sums)[kRows][kVecs], const 
     const typename Dot::Weights weights[kPairVecs] = {Dot::weights(bytes[0]), Dot::weights(bytes[1])};
 #pragma GCC unroll 8
     for (int i = 0; i < kRows; ++i) {
-      const char* const own = words + i * stride + quad * kWordBytes;
-      const IntVec first = broadcast_four(own), second = broadcast_four(own + kWordBytes / 2);
+      const char* const own = words + i * stride + quad * kBytes;
+      const IntVec first = broadcast_four(own), second = broadcast_four(own + kBytes / 2);
       Dot::accumulate(sums[i][p * kPairVecs], weights[0], first, second);
       Dot::accumulate(sums[i][p * kPairVecs + 1], weights[1], first, second);
     }
@@ -157,7 +157,7 @@ template <typename Codes, typename Dot, int kRows>
       }
       add_block<Codes, Dot>(totals, sums, x, own, pair * kPairVecs);
     }
-    x.to_next_block(own.quads * kQuadDepth * static_cast<int64_t>(sizeof(int16_t)));
+    x.to_next_block(own.quads * kQuadDepth * kWordBytes);
     own.codes += own.bytes;
     own.ahead += own.quads / 2 * kFetched.lines * kFetchedLineBytes;
     if (own.scales != nullptr) own.scales += own.stride;
@@ -179,7 +179,7 @@ class WordPanel {
     if (stored > 0) add_stored(p, row, rows, panels, stored);
     for (int64_t block = stored; block < p.words.blocks; block += kStretchInputs / p.words.depth)
       add_decoded(p, row, rows, panels, block);
-    write(p, row, rows, panels.current * kPanelCols);
+    write_panel(p, row, rows, panels.current * kPanelCols, totals);
   }
 
  private:
@@ -303,12 +303,6 @@ class WordPanel {
   template <typename Codes>
   static void add(float* to, int64_t rows, const WordRows& x, const CodeBlocks& own, int64_t quads) {
     with_rows<kWordRows>(rows, [&](auto count) { add_words<Codes, Dot, count>(to, x, own, quads); });
-  }
-
-  void write(const LinearParams& p, int64_t row, int64_t rows, int64_t col) const {
-    if (col + kPanelCols > p.cols) return write_columns<BFloat16>(p, row, rows, col, totals);
-    p.out_dtype == DType::kFloat32 ? write_rows<float>(p, row, rows, col, totals)
-                                   : write_rows<BFloat16>(p, row, rows, col, totals);
   }
 
   alignas(64) float totals[kMostRows * kPanelCols];

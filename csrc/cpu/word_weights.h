@@ -13,7 +13,7 @@
 namespace splitserve::SPLITSERVE_ISA {
 
 inline constexpr int64_t kQuadDepth = 4;
-// Two quads: what codes of 4 bits lie in.
+// Of a quad of codes of 8 bits in a panel, and of two of 4 bits.
 inline constexpr int64_t kQuadBytes = kPanelCols * kQuadDepth;
 inline constexpr int kPairVecs = 2;
 inline constexpr int kVecPairs = kPanelVecs / kPairVecs;
@@ -52,7 +52,7 @@ struct Int8Quads {
   }
 };
 
-// kFlip: bits in which codes differ from the numbers that they are then too large.
+// kFlip: the sign bit of codes in two's complement, which makes them too large by zero(); 0 for others.
 template <uint32_t kFlip>
 struct NibbleQuads {
   static constexpr bool kHasNibbles = true;

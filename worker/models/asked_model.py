@@ -53,6 +53,7 @@ class AskedModel(NamedTuple):
         pooling: how it makes vectors of prompts; None if it generates text.
         draft: the smaller model or head that drafts for it; None for none.
         vocabulary: see LoadedModel.
+        has_own_quantization: whether it drafts, and was asked for with a quantization of its own.
     """
 
     config: ModelConfig
@@ -64,11 +65,12 @@ class AskedModel(NamedTuple):
     pooling: Pooling | None = None
     draft: AskedModel | None = None
     vocabulary: AskedVocabulary | None = None
+    has_own_quantization: bool = False
 
     def quantized(self, quantization: str) -> AskedModel:
         """Return it with another quantization, which holds for what drafts, too, unless that has its own."""
         draft = self.draft
-        if draft is not None and draft.quantization == self.quantization:
+        if draft is not None and not draft.has_own_quantization:
             draft = draft.quantized(quantization)
         vocabulary = None if self.vocabulary is None else self.vocabulary._replace(quantization=quantization)
         return self._replace(quantization=quantization, draft=draft, vocabulary=vocabulary)
@@ -79,7 +81,7 @@ class AskedModel(NamedTuple):
 
     def load(self, progress: Progress, loader: Loader) -> LoadedModel:
         """Load its weights; raises as load_model and load_dense do."""
-        config, dtype, quantization, cache_dtype, placement, uses, pooling, draft, vocabulary = self
+        config, dtype, quantization, cache_dtype, placement, uses, pooling, draft, vocabulary, _own = self
         if draft is not None and draft.config.draft_head is not None:
             # What is wrong with it should not be found out when the model has taken its memory.
             weigh(Path(draft.config.path), draft.declared().plan, draft.dtype, placement.device)
@@ -161,7 +163,9 @@ def _ask_draft(asked: WorkerConfig, model: AskedModel, config: ModelConfig) -> A
     # A backend of its own, as those of a GPU keep something of their model.
     needs = _attention_needs(asked, config, dtype, cache if cache_dtype != dtype else "")
     placement = Placement(device, choose_backend(asked.attention_backend, device, needs))
-    return AskedModel(config, dtype, quantization, cache_dtype, placement, TEXT)
+    return AskedModel(
+        config, dtype, quantization, cache_dtype, placement, TEXT, has_own_quantization=bool(own)
+    )
 
 
 def _check_speculation(asked: WorkerConfig, config: ModelConfig, placement: Placement[Device]) -> None:

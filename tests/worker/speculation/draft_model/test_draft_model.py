@@ -190,6 +190,12 @@ def test_its_weights_may_be_quantized_while_those_of_the_model_are_not(tmp_path:
         plain, speculative_config='{"method": "draft_model", "quantization": "int8"}'
     )
     assert Worker(coded).memory_need().weights_bytes < Worker(plain).memory_need().weights_bytes
+    # What another --quantization would take: it holds for both, but for a draft model that has its own.
+    kept = msgspec.structs.replace(
+        plain, speculative_config='{"method": "draft_model", "quantization": "none"}'
+    )
+    alternatives = [Worker(each).memory_need().alternatives["int8"] for each in (plain, coded, kept)]
+    assert alternatives[0] == alternatives[1] < alternatives[2]
     requests = [
         Served([8 + seed, 9, 10], SequenceSampling(seed=seed, max_tokens=30, ignore_eos=True, logprobs=0))
         for seed in range(3)
