@@ -63,7 +63,7 @@ def _draw(shape: tuple[int, int], form: KeptForm, device: torch.device) -> tuple
     rows, depth = shape
     group, bits, has_offsets, is_float = depth, 8, False, False
     if isinstance(form, GroupForm):
-        bits, group, has_offsets, is_float, _ = form
+        bits, group, has_offsets, is_float = form[:4]
     elif form == "int4":
         bits, group = 4, 32
     low, high = (0, 16) if has_offsets and bits == 4 else (-(2 ** (bits - 1)), 2 ** (bits - 1))

@@ -14,7 +14,7 @@ import torch
 
 from splitserve.worker.ops.cpu import ops
 from splitserve.worker.ops.packed_weight import PackedWeight
-from splitserve.worker.ops.quantization import GroupCodes, GroupForm, KeptForm
+from splitserve.worker.ops.quantization import UNIT_COLUMNS, GroupCodes, GroupForm, KeptForm, ScaleUnits
 
 # K, N: gate-up and down of models of 135M, 0.6B and 1.1B.
 SHAPES = {
@@ -36,9 +36,12 @@ FORMS: dict[str, KeptForm] = {
     "8g32": GroupForm(8, 32, False),
     "8g32o": GroupForm(8, 32, True),
     "8g16": GroupForm(8, 16, False),
+    "q4_k": GroupForm(4, 32, True, has_units=True),
+    "q5_0": GroupForm(6, 32, False),
+    "q6_k": GroupForm(6, 16, False, has_units=True),
     "w8a8": "w8a8",
 }
-# Q4_K, Q8_0 and Q6_K of GGUF are 4g32o, 8g32 and 8g16.
+# Q8_0 of GGUF is 8g32.
 ROWS = (1, 2, 4, 8, 12, 16, 24, 32, 48, 64)
 COLD_BYTES = 96 * 2**20
 CALLS = 24
@@ -48,11 +51,14 @@ def packed(depth: int, cols: int, form: KeptForm) -> PackedWeight:
     """Return a random matrix in a form."""
     if not isinstance(form, GroupForm):
         return PackedWeight.of(torch.randn(cols, depth).bfloat16(), form)
-    low, high = (-128, 128) if form.bits == 8 else (0, 16) if form.has_offsets else (-8, 8)
-    codes = torch.randint(low, high, (cols, depth)).to(torch.int8)
-    scales = torch.rand(cols, -(-depth // form.group)) / 64
+    codes = torch.randint(0, 2 ** min(form.bits, 6), (cols, depth)).to(torch.int8)
+    if not form.has_offsets:
+        codes -= 2 ** (min(form.bits, 6) - 1)
+    units = torch.rand(cols, -(-depth // UNIT_COLUMNS)) / 64
+    scales = units.repeat_interleave(UNIT_COLUMNS // form.group, 1)[:, : -(-depth // form.group)]
+    offsets = -8 * scales if form.has_offsets else None
     weight = PackedWeight((cols, depth), torch.bfloat16, form)
-    weight.fill_group_codes(GroupCodes(codes, scales, -8 * scales if form.has_offsets else None))
+    weight.fill_group_codes(GroupCodes(codes, scales, offsets, ScaleUnits(units, -8 * units)))
     return weight
 
 

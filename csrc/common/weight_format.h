@@ -12,6 +12,7 @@ enum class WeightFormat {
   kInt8Groups,
   kFp8Groups,
   kInt4Groups,
+  kInt6Groups,
   kInt8Dot
 };
 

@@ -13,6 +13,9 @@
 #include "cpu/vec.h"
 
 #if defined(__AMX_BF16__)
+#if defined(SPLITSERVE_EMULATES_AMX)
+#include "cpu/emulated_amx.h"
+#endif
 
 namespace splitserve::SPLITSERVE_ISA {
 
@@ -20,6 +23,28 @@ inline constexpr int64_t kTileSize = 16;      // rows, and floats or pairs of bf
 inline constexpr int64_t kTileRowBytes = 64;  // the most
 inline constexpr int64_t kTileDepth = 32;     // bfloat16 in a row
 
+#if defined(SPLITSERVE_EMULATES_AMX)
+template <int kTile>
+SPLITSERVE_INLINE void tile_zero() {
+  EmulatedTiles::own().zero(kTile);
+}
+template <int kTile>
+SPLITSERVE_INLINE void tile_load(const void* from, int64_t stride) {
+  EmulatedTiles::own().load(kTile, from, stride);
+}
+template <int kTile>
+SPLITSERVE_INLINE void tile_store(void* to, int64_t stride) {
+  EmulatedTiles::own().store(kTile, to, stride);
+}
+template <int kSum, int kLeft, int kRight>
+SPLITSERVE_INLINE void tile_multiply() {
+  EmulatedTiles::own().multiply(kSum, kLeft, kRight);
+}
+template <int kSum, int kLeft, int kRight>
+SPLITSERVE_INLINE void tile_dot() {
+  EmulatedTiles::own().dot(kSum, kLeft, kRight);
+}
+#else
 template <int kTile>
 SPLITSERVE_INLINE void tile_zero() {
   asm volatile("tilezero %%tmm%c0" : : "i"(kTile));
@@ -47,6 +72,7 @@ template <int kSum, int kLeft, int kRight>
 SPLITSERVE_INLINE void tile_dot() {
   asm volatile("tdpbsud %%tmm%c2, %%tmm%c1, %%tmm%c0" : : "i"(kSum), "i"(kLeft), "i"(kRight));
 }
+#endif
 
 // Rows and bytes per row of each register. The layout is the processor's.
 struct alignas(64) TileShapes {
@@ -61,7 +87,13 @@ struct alignas(64) TileShapes {
   }
 
   // All registers are zero afterwards.
-  void use() const { asm volatile("ldtilecfg %0" : : "m"(*this) : "memory"); }
+  void use() const {
+#if defined(SPLITSERVE_EMULATES_AMX)
+    EmulatedTiles::own().configure(row_bytes, rows);
+#else
+    asm volatile("ldtilecfg %0" : : "m"(*this) : "memory");
+#endif
+  }
 };
 static_assert(sizeof(TileShapes) == 64);
 
@@ -72,7 +104,11 @@ class TileUse {
   TileUse() = default;
   TileUse(const TileUse&) = delete;
   TileUse& operator=(const TileUse&) = delete;
-  ~TileUse() { asm volatile("tilerelease" : : : "memory"); }
+  ~TileUse() {
+#if !defined(SPLITSERVE_EMULATES_AMX)
+    asm volatile("tilerelease" : : : "memory");
+#endif
+  }
 };
 
 }  // namespace splitserve::SPLITSERVE_ISA

@@ -180,6 +180,23 @@ SPLITSERVE_INLINE void prepare_nibbles(const char* codes, char* out, int64_t ste
   }
 }
 
+// kHalves halves of codes of 6 bits.
+template <typename Format, int kHalves>
+SPLITSERVE_INLINE void prepare_pairs(const char* codes, char* out, int64_t step, const StepAhead& ahead) {
+#pragma GCC unroll 1
+  for (int half = 0; half < kHalves; ++half, codes += Format::kHalfBytes) {
+#pragma GCC unroll 8
+    for (int pair = 0; pair < kHalfPairs; ++pair, out += kTileWeightStride) {
+      ahead.fetch(step, half * kHalfPairs + pair);
+#pragma GCC unroll 2
+      for (int v = 0; v < kPanelVecs; ++v) {
+        const auto weights = Format::operand(codes, v, pair);
+        std::memcpy(out + v * kTileRowBytes, &weights, sizeof weights);
+      }
+    }
+  }
+}
+
 // A step is a group of codes of 4 bits, its scales before it.
 template <typename Format>
   requires(is_grouped(Format::kFormat))
@@ -234,7 +251,7 @@ class TileWeights<Format> : public UnpackedWeights<Format> {
     ::splitserve::SPLITSERVE_ISA::add_group<Format>(groups, group, part, totals);
   }
   static void put_in_order(float* sums) {
-    if constexpr (Format::kFormat != WeightFormat::kInt4Groups) put_int8_in_order(sums);
+    if constexpr (!has_code_units(Format::kFormat)) put_int8_in_order(sums);
   }
 
  private:
@@ -242,7 +259,9 @@ class TileWeights<Format> : public UnpackedWeights<Format> {
   SPLITSERVE_INLINE void prepare_halves(int64_t step, const StepAhead& ahead) {
     const char* codes = this->packed + step * kHalves * Format::kHalfBytes;
     char* out = this->buffer(step);
-    if constexpr (Format::kFormat != WeightFormat::kInt4Groups) {
+    if constexpr (Format::kFormat == WeightFormat::kInt6Groups) {
+      prepare_pairs<Format, kHalves>(codes, out, step, ahead);
+    } else if constexpr (Format::kFormat != WeightFormat::kInt4Groups) {
       constexpr int kPairs = kHalves * kHalfPairs;
       prepare_bytes<Format, kPairs>(codes, ceil_div(this->depth, 2) - step * kPairs, out, step, ahead);
     } else {

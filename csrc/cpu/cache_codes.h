@@ -8,8 +8,6 @@
 namespace splitserve::SPLITSERVE_ISA {
 namespace {
 
-typedef uint8_t ByteVec __attribute__((vector_size(kLanes)));
-
 inline constexpr uint32_t kCodeSign = 128, kCodeMagnitude = 127;
 inline constexpr uint32_t kFloatNan = 0x7fc00000u, kFloatInfinity = 0x7f800000u;
 
@@ -18,18 +16,6 @@ SPLITSERVE_INLINE ByteVec to_bytes(UintVec v) {
   return reinterpret_cast<ByteVec>(_mm512_cvtepi32_epi8(reinterpret_cast<__m512i>(v)));
 #else
   return __builtin_convertvector(v, ByteVec);
-#endif
-}
-
-SPLITSERVE_INLINE UintVec load_codes(const uint8_t* p) {
-#if defined(__AVX512F__)
-  return reinterpret_cast<UintVec>(_mm512_cvtepu8_epi32(_mm_loadu_si128((const __m128i*)p)));
-#elif defined(__AVX2__)
-  return reinterpret_cast<UintVec>(_mm256_cvtepu8_epi32(_mm_loadl_epi64((const __m128i*)p)));
-#else
-  ByteVec codes;
-  std::memcpy(&codes, p, sizeof codes);
-  return __builtin_convertvector(codes, UintVec);
 #endif
 }
 
@@ -206,13 +192,13 @@ SPLITSERVE_INLINE void decode(const uint8_t* from, BFloat16* to, int64_t count) 
   // Exact, so that it is the upper half of a float.
   for (; i + kLanes <= count; i += kLanes) {
     const HalfVec halves =
-        __builtin_convertvector(as_uint(Codes::number(load_codes(from + i))) >> 16, HalfVec);
+        __builtin_convertvector(as_uint(Codes::number(load_wide(from + i))) >> 16, HalfVec);
     std::memcpy(to + i, &halves, sizeof halves);
   }
   if (i == count) return;
   alignas(16) uint8_t rest[kLanes] = {};
   for (int64_t j = i; j < count; ++j) rest[j - i] = from[j];
-  const UintVec bits = as_uint(Codes::number(load_codes(rest)));
+  const UintVec bits = as_uint(Codes::number(load_wide(rest)));
   for (int64_t j = i; j < count; ++j) to[j] = {static_cast<uint16_t>(bits[j - i] >> 16)};
 #endif
 }

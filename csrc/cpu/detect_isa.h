@@ -27,6 +27,9 @@ inline constexpr const char* kIsaNames[]{"portable"};
 // are more than it saves for every process. It refuses if a thread's stack for signals is too small for them,
 // and from then on it refuses such stacks.
 inline bool may_use_tiles() {
+#if defined(SPLITSERVE_EMULATES_AMX)
+  return true;
+#endif
   constexpr unsigned kNeeded = 1u << 22 | 1u << 24 | 1u << 25;  // AMX-BF16, AMX-TILE, AMX-INT8
   constexpr int kRequestPermission = 0x1023, kTileData = 18;    // ARCH_REQ_XCOMP_PERM, XFEATURE_XTILE_DATA
   unsigned a, b, c, d;

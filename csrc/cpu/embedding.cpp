@@ -55,26 +55,55 @@ struct GroupCodes {
       const uint32_t code = static_cast<uint8_t>(panel[(k / 2 * kPanelCols + col) * 2 + k % 2]);
       return host::as_float(host::UintVec{} + ((code & 127u) << 20 | (code & 128u) << 24))[0] * 0x1p120f;
     }
-    uint32_t nibbles;
+    if (format == WeightFormat::kInt4Groups)
+      return static_cast<float>(nibble(panel + k / kBlockDepth * kBlockBytes, k));
+    const char* const half = panel + k / kHalfDepth * kInt6HalfBytes;
+    const uint32_t upper = word(half + kInt6HalfBytes - kPanelCols * 4) >> int6_shift(k % kHalfDepth) & 3;
+    return static_cast<float>(nibble(half + k % kHalfDepth / kBlockDepth * kBlockBytes, k) | upper << 4);
+  }
+
+ private:
+  uint32_t word(const char* block) const {
+    uint32_t own;
+    std::memcpy(&own, block + col * 4, sizeof own);
+    return own;
+  }
+  uint32_t nibble(const char* block, int64_t k) const {
     const int64_t i = k % kBlockDepth;
-    std::memcpy(&nibbles, panel + k / kBlockDepth * kBlockBytes + col * 4, sizeof nibbles);
-    return static_cast<float>(nibbles >> (i % 2 * 16 + i / 2 * 4) & 15);
+    return word(block) >> (i % 2 * 16 + i / 2 * 4) & 15;
   }
 };
+
+// What codes are too large by.
+float zero_of(WeightFormat format, const GroupScales& groups) {
+  if (groups.has_offsets) return 0;
+  return format == WeightFormat::kInt4Groups   ? kInt4Zero
+         : format == WeightFormat::kInt6Groups ? kInt6Zero
+                                               : 0;
+}
+
+// A scale or offset of an output of a panel.
+float scale_of(const GroupScales& groups, const char* panel, int64_t group, int64_t kind, int64_t col) {
+  if (!groups.are_bytes) return groups.floats(panel, group, kind)[col];
+  const char* const unit = groups.unit(panel, group, kind);
+  return reinterpret_cast<const float*>(unit)[col] * groups.bytes(unit, group)[col];
+}
 
 // bfloat16(code * scale + offset)
 void scale_groups(BFloat16* out, const GroupCodes& codes, const GroupScales& groups, int64_t row,
                   int64_t size) {
-  const float* scales = groups.of_panel(row / kPanelCols) + row % kPanelCols;
-  const float zero = codes.format == WeightFormat::kInt4Groups && !groups.has_offsets ? kInt4Zero : 0;
+  const char* const panel = groups.of_panel(row / kPanelCols);
+  const int64_t col = row % kPanelCols;
+  const float zero = zero_of(codes.format, groups);
   for (int64_t k = 0; k < size; k += host::kLanes) {
     // Lanes never belong to two groups.
-    const float* scale = scales + k / groups.depth * groups.stride();
+    const int64_t group = groups.of_input(k);
+    const float scale = scale_of(groups, panel, group, 0, col);
     const int64_t count = std::min<int64_t>(host::kLanes, size - k);
     float values[host::kLanes] = {};
-    for (int64_t i = 0; i < count; ++i) values[i] = (codes[k + i] - zero) * scale[0];
+    for (int64_t i = 0; i < count; ++i) values[i] = (codes[k + i] - zero) * scale;
     host::Vec numbers = host::load(values);
-    if (groups.has_offsets) numbers += host::Vec{} + scale[kPanelCols];
+    if (groups.has_offsets) numbers += host::Vec{} + scale_of(groups, panel, group, 1, col);
     host::store_up_to(out + k, numbers, count);
   }
 }
@@ -83,7 +112,7 @@ struct EmbeddingParams {
   void* out;            // [tokens, hidden]
   const void* weight;   // packed, see packed.h
   const float* scales;  // [vocab] for int8, else nullptr
-  GroupScales groups;   // of int8 and int4 in groups
+  GroupScales groups;   // of codes in groups
   IndexArray ids;       // [tokens]
   int64_t out_stride, tokens, hidden;
   int64_t first, rows, vocab;  // the weight holds rows [first, first + rows) of the vocabulary

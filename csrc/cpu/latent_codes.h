@@ -37,7 +37,7 @@ SPLITSERVE_INLINE void decode_part(BFloat16* to, const uint8_t* from, const uint
     BFloat16 own;
     std::memcpy(&own, scale, sizeof own);
     const Vec factor = as_float(UintVec{} + (static_cast<uint32_t>(own.bits) << 16));
-    for (int64_t i = 0; i < count; i += kLanes) store(to + i, Codes::number(load_codes(from + i)) * factor);
+    for (int64_t i = 0; i < count; i += kLanes) store(to + i, Codes::number(load_wide(from + i)) * factor);
   }
 }
 

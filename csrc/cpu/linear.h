@@ -36,7 +36,7 @@ struct LinearParams {
   const void* x;        // [rows, depth]
   const void* weight;   // packed, see packed.h
   const float* scales;  // [cols] for int8 and int8 dot, else nullptr
-  GroupScales groups;   // of int8 and int4 in groups
+  GroupScales groups;   // of codes in groups
   RowCodes codes;       // of x for int8 dot, made on the way
   RowWords words;       // of x, where they are multiplied with codes of weights
   const void* bias;     // [cols] or nullptr

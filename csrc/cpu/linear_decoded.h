@@ -178,9 +178,9 @@ class DecodedWeights {
   template <bool kHasOffsets>
   void decode_scaled(const GroupScales& groups, int64_t panel, const char* packed, int64_t first,
                      int64_t depth, const char* ahead) {
-    const float* const scales = groups.of_panel(panel);
+    const char* const scales = groups.of_panel(panel);
     decode_pairs(first, depth, ahead, [&](int64_t pair, int v) __attribute__((always_inline)) {
-      const float* own = scales + groups.of_input(2 * pair) * groups.stride();
+      const float* own = groups.floats(scales, groups.of_input(2 * pair), 0);
       return scaled<Format, kHasOffsets>(operand_of(packed, pair, v), own, v);
     });
   }
@@ -266,19 +266,25 @@ class DecodedPanel {
   void load_scales(const LinearParams& p, int64_t panel, int64_t first, int64_t depth) {
     const int64_t size = group_depth(p);
     for (int64_t group = 0; group < ceil_div(depth, size); ++group) {
-      for (int v = 0; v < kPanelVecs; ++v) {
-        float* const to = scales[group][0] + v * kLanes;
-        if constexpr (is_grouped(Format::kFormat)) {
-          store(to,
-                Format::scale(panel_of<Format>(p, panel) + (first / size + group) * Format::kUnitBytes, v));
-        } else {
-          const float* own = p.groups.of_panel(panel) + (first / size + group) * p.groups.stride();
-          const Vec scale = Format::columns(own, v);
-          store(to, scale);
-          store(scales[group][1] + v * kLanes,
-                p.groups.has_offsets ? Format::columns(own + kPanelCols, v) : scale * -Format::kZero);
-        }
+      if constexpr (is_grouped(Format::kFormat)) {
+        const char* const own = panel_of<Format>(p, panel) + (first / size + group) * Format::kUnitBytes;
+        for (int v = 0; v < kPanelVecs; ++v) store(scales[group][0] + v * kLanes, Format::scale(own, v));
+      } else {
+        load_scales_beside(p.groups, p.groups.of_panel(panel), first / size + group, scales[group]);
       }
+    }
+  }
+
+  static void load_scales_beside(const GroupScales& groups, const char* panel, int64_t group,
+                                 float (&to)[2][kPanelCols]) {
+    alignas(64) float buffers[2][kPanelCols];
+    const float* const own = scales_of_group(groups, panel, group, 0, buffers[0]);
+    const float* const offsets =
+        groups.has_offsets ? scales_of_group(groups, panel, group, 1, buffers[1]) : own;
+    for (int v = 0; v < kPanelVecs; ++v) {
+      const Vec offset = Format::columns(offsets, v);
+      store(to[0] + v * kLanes, Format::columns(own, v));
+      store(to[1] + v * kLanes, groups.has_offsets ? offset : offset * -Format::kZero);
     }
   }
 

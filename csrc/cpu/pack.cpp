@@ -60,8 +60,7 @@ void check_place(const TensorView& source, int64_t cols, int64_t depth, int64_t 
 void pack_weight(TensorView packed, TensorView source, int64_t cols, int64_t depth, int64_t first_col,
                  int64_t first_k) {
   const WeightFormat format = packed_arg(packed, cols, depth);
-  SPLITSERVE_CHECK_VALUE(!is_grouped(format) && format != WeightFormat::kInt4Groups,
-                         "packed: pack_codes packs codes of 4 bits");
+  SPLITSERVE_CHECK_VALUE(!has_code_units(format), "packed: pack_codes packs codes of 4 and 6 bits");
   cpu_arg(source, "source").rank(2).type({packed.dtype()});
   check_place(source, cols, depth, first_col, first_k);
   if (source.size(0) == 0) return;
@@ -76,6 +75,14 @@ void pack_weight(TensorView packed, TensorView source, int64_t cols, int64_t dep
   }
 }
 
+// The lower 4 bits of the codes of a block.
+uint32_t nibbles_of(const int8_t* codes, int64_t count) {
+  uint32_t nibbles = 0;
+  for (int64_t i = 0; i < std::min(count, kBlockDepth); ++i)
+    nibbles |= (static_cast<uint32_t>(codes[i]) & 15) << (i % 2 * 16 + i / 2 * 4);
+  return nibbles;
+}
+
 // The groups of one output: codes [depth], of which the lower 4 bits count, scales [groups] of kScaleSize
 // bytes each.
 template <int64_t kScaleSize>
@@ -87,15 +94,41 @@ void pack_groups(char* panel, int64_t col, const int8_t* codes, const char* scal
       std::memcpy(start + col * kScaleSize, scales + group * kScaleSize, kScaleSize);
     }
     for (int64_t block = 0; block < kGroupDepth / kBlockDepth; ++block) {
-      uint32_t nibbles = 0;
-      for (int64_t i = 0; i < kBlockDepth; ++i) {
-        const int64_t k = group * kGroupDepth + block * kBlockDepth + i;
-        const uint32_t code = k < depth ? static_cast<uint32_t>(codes[k]) & 15 : 0;
-        nibbles |= code << (i % 2 * 16 + i / 2 * 4);
-      }
+      const int64_t k = group * kGroupDepth + block * kBlockDepth;
+      const uint32_t nibbles = nibbles_of(codes + k, depth - k);
       std::memcpy(start + kScaleBytes + block * kBlockBytes + col * 4, &nibbles, sizeof nibbles);
     }
   }
+}
+
+// The halves of one output: codes [depth] of 6 bits.
+void pack_halves(char* panel, int64_t col, const int8_t* codes, int64_t depth) {
+  for (int64_t k = 0; k < depth; k += kHalfDepth) {
+    char* const half = panel + k / kHalfDepth * kInt6HalfBytes;
+    uint32_t upper = 0;
+    for (int64_t block = 0; block < kHalfDepth / kBlockDepth; ++block) {
+      const int64_t first = k + block * kBlockDepth, left = depth - first;
+      const uint32_t nibbles = nibbles_of(codes + first, left);
+      std::memcpy(half + block * kBlockBytes + col * 4, &nibbles, sizeof nibbles);
+      for (int64_t i = 0; i < std::min(left, kBlockDepth); ++i)
+        upper |= (static_cast<uint32_t>(codes[first + i]) >> 4 & 3) << int6_shift(block * kBlockDepth + i);
+    }
+    std::memcpy(half + kInt6HalfBytes - kPanelCols * 4 + col * 4, &upper, sizeof upper);
+  }
+}
+
+// Calls fn(panel, col, row) for the panel of every row of codes, and its place there.
+template <typename Fn>
+void for_rows(const TensorView& packed, const TensorView& source, WeightFormat format, int64_t first_col,
+              const Fn& fn) {
+  const int64_t rows = source.size(0), depth = source.size(1);
+  host::parallel_for(rows, rows * depth, [&](int64_t begin, int64_t end) {
+    for (int64_t row = begin; row < end; ++row) {
+      const int64_t col = first_col + row;
+      fn(static_cast<char*>(packed.data_ptr()) + col / kPanelCols * panel_bytes(format, depth),
+         col % kPanelCols, row);
+    }
+  });
 }
 
 template <int64_t kScaleSize>
@@ -107,24 +140,21 @@ void pack_rows(const TensorView& packed, const TensorView& source, const Optiona
     const TensorView view = *scales;
     first = static_cast<const char*>(view.data_ptr()), stride = view.stride(0) * kScaleSize;
   }
-  const int64_t rows = source.size(0), depth = source.size(1);
-  host::parallel_for(rows, rows * depth, [&](int64_t begin, int64_t end) {
-    for (int64_t row = begin; row < end; ++row) {
-      const int64_t col = first_col + row;
-      pack_groups<kScaleSize>(
-          static_cast<char*>(packed.data_ptr()) + col / kPanelCols * panel_bytes(format, depth),
-          col % kPanelCols, static_cast<const int8_t*>(source.data_ptr()) + row * source.stride(0),
-          first + row * stride, depth);
+  for_rows(packed, source, format, first_col, [&](char* panel, int64_t col, int64_t row) {
+    const int8_t* codes = static_cast<const int8_t*>(source.data_ptr()) + row * source.stride(0);
+    if constexpr (kScaleSize == 0) {
+      if (format == WeightFormat::kInt6Groups) return pack_halves(panel, col, codes, source.size(1));
     }
+    pack_groups<kScaleSize>(panel, col, codes, first + row * stride, source.size(1));
   });
 }
 
-// Codes of 4 bits, with scales if these lie between them.
+// Codes of 4 and 6 bits, with scales if these lie between them.
 void pack_codes(TensorView packed, TensorView source, Optional<TensorView> scales, int64_t cols,
                 int64_t depth, int64_t first_col) {
   const WeightFormat format = packed_arg(packed, cols, depth);
-  const bool has_scales_beside = format == WeightFormat::kInt4Groups;
-  SPLITSERVE_CHECK_VALUE(is_grouped(format) || has_scales_beside, "packed: expected codes of 4 bits");
+  const bool has_scales_beside = has_group_scales(format);
+  SPLITSERVE_CHECK_VALUE(has_code_units(format), "packed: expected codes of 4 or 6 bits");
   SPLITSERVE_CHECK_VALUE(scales.has_value() != has_scales_beside, "scales: belong between codes");
   cpu_arg(source, "source").rank(2).type({kInt8Type}).size(1, depth).rows_contiguous();
   check_place(source, cols, depth, first_col, 0);

@@ -20,9 +20,13 @@
 // activations; there are zeros up to a multiple of 64 inputs. One float32 scale per output, as for int8.
 //
 // int8 groups, FP8 groups, int4 groups:  int8, E4M3 in its place, and packed[panel][unit] = 4 blocks as in
-// int4 of codes from 0 to 15. Groups of 16, 32, 64 or 128 inputs have scales beside the weight, float32
-// [panel][group][1 or 2][32 outputs]. What is second are offsets: a weight is code * scale + offset. Without
-// them codes are worth as much as they say, those of 4 bits 8 less.
+// int4 of codes from 0 to 15. Groups of 16, 32, 64 or 128 inputs have scales beside the weight, see
+// group_scales.h, and may have offsets: a weight is code * scale + offset. Without them codes are worth as
+// much as they say, those of 4 bits 8 less and those of 6 bits 32 less.
+//
+// int6 groups:  packed[panel][half] = 2 blocks as in int4 of the lower 4 bits of 16 inputs, then their upper
+// 2 bits, 32 bits per output. A byte of these belongs to the same bytes of both blocks: bits 0 and 1 to the
+// first one's lower nibble, 2 and 3 to its upper one, 4 to 7 to the second one's.
 #pragma once
 
 #include <cstdint>
@@ -38,13 +42,16 @@ inline constexpr int64_t kMxfp4ScaleBytes = kPanelCols;
 inline constexpr int64_t kBlockDepth = 8;
 inline constexpr int64_t kBlockBytes = kPanelCols * 4;
 inline constexpr int64_t kGroupCodeBytes = kGroupDepth / kBlockDepth * kBlockBytes;
+// Of codes of 6 bits.
+inline constexpr int64_t kHalfDepth = kGroupDepth / 2;
+inline constexpr int64_t kInt6HalfBytes = kHalfDepth / kBlockDepth * kBlockBytes + kPanelCols * 4;
 
 inline constexpr int64_t kSmallestGroup = 16, kLargestGroup = 128;
 // Neighbours along the input dimension that one step of products of int8 adds up, and inputs of a row of a
 // tile, to whose multiples weights and activations are padded.
 inline constexpr int64_t kDotPair = 4, kDotDepth = 64;
-// What codes of 4 bits without offsets are stored plus.
-inline constexpr int kInt4Zero = 8;
+// What codes of 4 and 6 bits without offsets are stored plus.
+inline constexpr int kInt4Zero = 8, kInt6Zero = 32;
 
 inline constexpr int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
@@ -56,7 +63,12 @@ inline constexpr bool is_grouped(WeightFormat format) {
 // Whether the scales of groups lie beside the weights.
 inline constexpr bool has_group_scales(WeightFormat format) {
   return format == WeightFormat::kInt8Groups || format == WeightFormat::kFp8Groups ||
-         format == WeightFormat::kInt4Groups;
+         format == WeightFormat::kInt4Groups || format == WeightFormat::kInt6Groups;
+}
+
+// Whether codes are of 4 or 6 bits, 32 inputs in a unit.
+inline constexpr bool has_code_units(WeightFormat format) {
+  return is_grouped(format) || format == WeightFormat::kInt4Groups || format == WeightFormat::kInt6Groups;
 }
 
 // Bytes of the scales of a group of a panel, for formats that are grouped.
@@ -82,11 +94,19 @@ inline constexpr int64_t panel_bytes(WeightFormat format, int64_t depth) {
       return ceil_div(depth, kDotDepth) * kDotDepth * kPanelCols;
     case WeightFormat::kInt4Groups:
       return ceil_div(depth, kGroupDepth) * kGroupCodeBytes;
+    case WeightFormat::kInt6Groups:
+      return ceil_div(depth, kGroupDepth) * 2 * kInt6HalfBytes;
   }
   return 0;
 }
 
-// Where the elements of a packed weight that are no codes of 4 bits are, counted in elements.
+// How far the upper bits of input `i` of a half are shifted in codes of 6 bits.
+inline constexpr int64_t int6_shift(int64_t i) {
+  const int64_t block = i / kBlockDepth, pair = i % kBlockDepth / 2;
+  return i % 2 * 16 + pair / 2 * 8 + block * 4 + pair % 2 * 2;
+}
+
+// Where the elements of a packed weight that are no codes of 4 or 6 bits are, counted in elements.
 struct PackedLayout {
   int64_t pair;
   int64_t steps;

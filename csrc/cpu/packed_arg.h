@@ -19,19 +19,18 @@ inline WeightFormat format_of(const TensorView& packed) {
   if (packed.ndim() == 4) return WeightFormat::kFp8Groups;
   const int64_t unit = packed.ndim() == 3 ? packed.size(2) : 0;
   if (unit == kGroupCodeBytes) return WeightFormat::kInt4Groups;
+  if (unit == 2 * kInt6HalfBytes) return WeightFormat::kInt6Groups;
   return unit == kMxfp4ScaleBytes + kGroupCodeBytes ? WeightFormat::kMxfp4 : WeightFormat::kInt4;
 }
 
 // A weight of [cols, depth] as packed.h describes it: [panels, steps, 32, pair], or of uint8
-// [panels, groups, bytes] for codes of 4 bits; FP8 is uint8 in the place of int8; dense. Or `count` of them,
-// one behind the other.
+// [panels, groups, bytes] for codes of 4 and 6 bits; FP8 is uint8 in the place of int8; dense. Or `count` of
+// them, one behind the other.
 inline WeightFormat packed_arg(const TensorView& packed, int64_t cols, int64_t depth, int64_t count = 1) {
   const Arg arg = cpu_arg(packed, "packed").type({kFloat32Type, kBFloat16Type, kInt8Type, kUint8Type});
   const WeightFormat format = format_of(packed);
-  if (is_grouped(format)) {
-    arg.rank(3).size(1, ceil_div(depth, kGroupDepth)).size(2, scale_bytes(format) + kGroupCodeBytes);
-  } else if (format == WeightFormat::kInt4Groups) {
-    arg.rank(3).size(1, ceil_div(depth, kGroupDepth));
+  if (has_code_units(format)) {
+    arg.rank(3).size(1, ceil_div(depth, kGroupDepth)).size(2, panel_bytes(format, kGroupDepth));
   } else {
     const PackedLayout layout(format, depth);
     arg.rank(4).size(1, layout.steps).size(2, kPanelCols).size(3, layout.pair);
@@ -54,23 +53,32 @@ struct ScaledWeight {
 };
 
 // The scales of groups beside weights: float32 [panels, groups, 1 or 2, 32], whose number tells how many
-// inputs a group has.
-inline GroupScales group_scales_arg(const TensorView& scales, int64_t panels, int64_t depth) {
-  const Arg arg = cpu_arg(scales, "scales").rank(4).type({kFloat32Type}).size(0, panels).size(3, kPanelCols);
+// inputs a group has; or, for codes of 4 and 6 bits, uint8 [panels, units, 1 or 2, bytes], whose bytes tell
+// it.
+inline GroupScales group_scales_arg(const TensorView& scales, WeightFormat format, int64_t panels,
+                                    int64_t depth) {
+  const Arg arg = cpu_arg(scales, "scales").rank(4).size(0, panels);
   SPLITSERVE_CHECK_VALUE(scales.IsContiguous(), "scales: must be contiguous");
   GroupScales groups{};
-  groups.count = scales.size(1);
+  groups.scales = static_cast<const char*>(scales.data_ptr());
+  groups.are_bytes = same_type(scales.dtype(), kUint8Type) && has_code_units(format);
   groups.has_offsets = scales.size(2) == 2;
-  arg.size(2, groups.has_offsets ? 2 : 1);
+  arg.size(2, groups.kinds());
   groups.depth = kSmallestGroup;
-  while (groups.depth < kLargestGroup && ceil_div(depth, groups.depth) > groups.count) groups.depth *= 2;
-  arg.size(1, ceil_div(depth, groups.depth));
-  groups.scales = static_cast<const float*>(scales.data_ptr());
+  if (groups.are_bytes) {
+    while (groups.depth < kLargestGroup && groups.unit_bytes() > scales.size(3)) groups.depth *= 2;
+    groups.count = ceil_div(depth, groups.depth);
+    arg.size(1, ceil_div(depth, kUnitDepth)).size(3, groups.unit_bytes());
+  } else {
+    groups.count = scales.size(1);
+    while (groups.depth < kLargestGroup && ceil_div(depth, groups.depth) > groups.count) groups.depth *= 2;
+    arg.type({kFloat32Type}).size(1, ceil_div(depth, groups.depth)).size(3, kPanelCols);
+  }
   return groups;
 }
 
-// One float32 scale per output for int8, or those of groups; FP8 and int4 in groups have the latter, others
-// none.
+// One float32 scale per output for int8, or those of groups; FP8, int4 and int6 in groups have the latter,
+// others none.
 inline ScaledWeight scaled_arg(const TensorView& packed, const Optional<TensorView>& scales, int64_t cols,
                                int64_t depth, int64_t count = 1) {
   ScaledWeight weight{packed_arg(packed, cols, depth, count), nullptr, {}};
@@ -85,7 +93,7 @@ inline ScaledWeight scaled_arg(const TensorView& packed, const Optional<TensorVi
     return weight;
   }
   if (is_int8) weight.format = WeightFormat::kInt8Groups;
-  weight.groups = group_scales_arg(view, packed.size(0), depth);
+  weight.groups = group_scales_arg(view, weight.format, packed.size(0), depth);
   return weight;
 }
 

@@ -6,6 +6,7 @@
 
 #include "cpu/fetch.h"
 #include "cpu/linear.h"
+#include "cpu/scales_of_group.h"
 #include "cpu/tile_step.h"
 #include "cpu/weight_formats.h"
 
@@ -169,7 +170,7 @@ struct PanelTile<Format, Step, kRows, kFetched> {
 
 // Scales of one panel's groups, and sums of the inputs of the rows in work.
 struct PanelScales {
-  const float* scales;    // [groups, 1 or 2, 32]
+  const char* scales;     // see group_scales.h
   const float* row_sums;  // [rows, groups], or nullptr
   const GroupScales* all;
 
@@ -178,9 +179,9 @@ struct PanelScales {
         row_sums(groups.row_sums == nullptr ? nullptr : groups.row_sums + row * groups.count),
         all(&groups) {}
 
-  // Those of the group that half a unit of inputs is in.
+  // Those of the group that half a unit of inputs is in, where they are floats.
   SPLITSERVE_INLINE const float* of_half(int64_t half) const {
-    return scales + all->of_input(half * kHalfDepth) * all->stride();
+    return all->floats(scales, all->of_input(half * kHalfDepth), 0);
   }
 };
 
@@ -188,7 +189,8 @@ struct PanelScales {
 template <typename Format, int kRows, typename Part>
 SPLITSERVE_INLINE void add_group(const PanelScales& groups, int64_t group, const Part& part,
                                  Vec (&sums)[kRows][kPanelVecs]) {
-  const float* scales = groups.scales + group * groups.all->stride();
+  alignas(64) float buffer[kPanelCols];
+  const float* const scales = scales_of_group(*groups.all, groups.scales, group, 0, buffer);
 #pragma GCC unroll 8
   for (int v = 0; v < kPanelVecs; ++v) {
     const Vec scale = Format::columns(scales, v);
@@ -196,10 +198,12 @@ SPLITSERVE_INLINE void add_group(const PanelScales& groups, int64_t group, const
     for (int i = 0; i < kRows; ++i) sums[i][v] = fma(part(i, v), scale, sums[i][v]);
   }
   if (groups.row_sums == nullptr) return;
+  const bool has_offsets = groups.all->has_offsets;
+  const float* const offsets =
+      has_offsets ? scales_of_group(*groups.all, groups.scales, group, 1, buffer) : scales;
 #pragma GCC unroll 8
   for (int v = 0; v < kPanelVecs; ++v) {
-    const Vec offset = groups.all->has_offsets ? Format::columns(scales + kPanelCols, v)
-                                               : Format::columns(scales, v) * -Format::kZero;
+    const Vec own = Format::columns(offsets, v), offset = has_offsets ? own : own * -Format::kZero;
 #pragma GCC unroll 16
     for (int i = 0; i < kRows; ++i)
       sums[i][v] = fma(broadcast(groups.row_sums[i * groups.all->count + group]), offset, sums[i][v]);

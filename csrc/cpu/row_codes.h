@@ -108,7 +108,6 @@ SPLITSERVE_INLINE IntVec round_chunk(int8_t* codes, const BFloat16* x, Vec facto
 #else
 // Adding 1.5 * 2^23 leaves no bits for a fraction, in a register as in memory.
 SPLITSERVE_INLINE IntVec round_chunk(int8_t* codes, const BFloat16* x, Vec factor, IntVec sum) {
-  typedef int8_t ByteVec __attribute__((vector_size(kLanes)));
   const Vec no_fraction = broadcast(12582912.0f);
   for (int64_t k = 0; k < kCodesAtOnce; k += kLanes) {
     const Vec scaled = load(x + k) * factor + no_fraction;

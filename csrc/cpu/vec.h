@@ -40,6 +40,7 @@ typedef float Vec __attribute__((vector_size(kLanes * 4)));
 typedef int32_t IntVec __attribute__((vector_size(kLanes * 4)));
 typedef uint32_t UintVec __attribute__((vector_size(kLanes * 4)));
 typedef uint16_t HalfVec __attribute__((vector_size(kLanes * 2)));
+typedef uint8_t ByteVec __attribute__((vector_size(kLanes)));
 
 #define SPLITSERVE_INLINE [[gnu::always_inline]] inline
 
@@ -143,6 +144,28 @@ SPLITSERVE_INLINE Vec load(const BFloat16* p) {
   HalfVec half;
   std::memcpy(&half, p, sizeof half);
   return from_bfloat16(half);
+}
+
+// Bytes in 32 bits each, which GCC converts one by one.
+SPLITSERVE_INLINE UintVec load_wide(const uint8_t* p) {
+#if defined(__AVX512F__)
+  return reinterpret_cast<UintVec>(_mm512_cvtepu8_epi32(_mm_loadu_si128((const __m128i*)p)));
+#elif defined(__AVX2__)
+  return reinterpret_cast<UintVec>(_mm256_cvtepu8_epi32(_mm_loadl_epi64((const __m128i*)p)));
+#else
+  ByteVec bytes;
+  std::memcpy(&bytes, p, sizeof bytes);
+  return __builtin_convertvector(bytes, UintVec);
+#endif
+}
+SPLITSERVE_INLINE IntVec load_wide(const int8_t* p) {
+#if defined(__AVX512F__)
+  return reinterpret_cast<IntVec>(_mm512_cvtepi8_epi32(_mm_loadu_si128((const __m128i*)p)));
+#elif defined(__AVX2__)
+  return reinterpret_cast<IntVec>(_mm256_cvtepi8_epi32(_mm_loadl_epi64((const __m128i*)p)));
+#else
+  return reinterpret_cast<IntVec>(load_wide(reinterpret_cast<const uint8_t*>(p)) << 24) >> 24;
+#endif
 }
 
 SPLITSERVE_INLINE void store(float* p, Vec v) { std::memcpy(p, &v, sizeof v); }

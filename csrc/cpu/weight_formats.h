@@ -4,6 +4,8 @@
 // groups have decode(). Codes convert exactly, so scales can be applied to the sums.
 #pragma once
 
+#include <bit>
+
 #include "cpu/dot_step.h"
 #include "cpu/int8_dot.h"
 #include "cpu/packed.h"
@@ -156,10 +158,8 @@ struct Mxfp4Codes {
 #endif
   }
   SPLITSERVE_INLINE static Vec scale(const char* group, int vec) {
-    typedef uint8_t ByteVec __attribute__((vector_size(kLanes)));
-    ByteVec exponents;
-    std::memcpy(&exponents, group + vec * kLanes, sizeof exponents);
-    return as_float(__builtin_convertvector(exponents, UintVec) << 23);
+    const uint8_t* const exponents = reinterpret_cast<const uint8_t*>(group) + vec * kLanes;
+    return as_float(load_wide(exponents) << 23);
   }
 
  private:
@@ -177,7 +177,6 @@ using Mxfp4Weights = GroupWeights<Mxfp4Codes, WeightFormat::kMxfp4>;
 
 // Formats whose scales lie beside them have operand(), from 16 inputs of a panel, which are half a unit, to
 // the operand of a pair of them; and columns(), which brings scales into the order of a register's outputs.
-inline constexpr int64_t kHalfDepth = 16;
 inline constexpr int kHalfPairs = 8;
 
 struct Int8GroupWeights : Int8Weights {
@@ -283,6 +282,18 @@ struct ByteDotWeights : Int8DotWeights {
 };
 #endif
 
+#if defined(__AVX512BF16__)
+// 0 to 63 as bfloat16.
+struct Int6Numbers {
+  alignas(64) uint16_t bits[64];
+  constexpr Int6Numbers() : bits{} {
+    for (int value = 0; value < 64; ++value)
+      bits[value] = static_cast<uint16_t>(std::bit_cast<uint32_t>(static_cast<float>(value)) >> 16);
+  }
+};
+constexpr Int6Numbers kInt6Numbers;
+#endif
+
 // Codes from 0 to 15, which are worth kZero less if there are no offsets.
 struct Int4GroupWeights {
   using X = BFloat16;
@@ -317,6 +328,34 @@ struct Int4GroupWeights {
   SPLITSERVE_INLINE static Vec number(UintVec code) {
     return __builtin_convertvector(reinterpret_cast<IntVec>(code & 15u), Vec);
   }
+};
+
+// Codes from 0 to 63, which are worth kZero less if there are no offsets.
+struct Int6GroupWeights {
+  using X = BFloat16;
+  static constexpr WeightFormat kFormat = WeightFormat::kInt6Groups;
+  static constexpr int kMaxRows = kGroupRows;
+  static constexpr int64_t kHalfBytes = kInt6HalfBytes;
+  static constexpr int64_t kUnitBytes = 2 * kHalfBytes;
+  static constexpr float kZero = kInt6Zero;
+  SPLITSERVE_INLINE static DotStep<X>::Operand operand(const char* half, int vec, int pair) {
+    constexpr int kBlockPairs = kBlockDepth / 2, kUpperBytes = kHalfDepth / kBlockDepth * kBlockBytes;
+    const int j = pair % kBlockPairs;
+    const UintVec lower = Int4GroupWeights::load(half + pair / kBlockPairs * kBlockBytes, vec) >> (4 * j);
+    const UintVec upper =
+        Int4GroupWeights::load(half + kUpperBytes, vec) >> static_cast<int>(int6_shift(2 * pair));
+    // Those of the pair, each in its half of 32 bits.
+    const UintVec codes = (lower & 0x000f000fu) | (upper & 0x00030003u) << 4;
+#if defined(__AVX512BF16__)
+    return reinterpret_cast<__m512bh>(_mm512_permutex2var_epi16(_mm512_load_si512(kInt6Numbers.bits),
+                                                                reinterpret_cast<__m512i>(codes),
+                                                                _mm512_load_si512(kInt6Numbers.bits + 32)));
+#else
+    return DotStep<X>::join(__builtin_convertvector(reinterpret_cast<IntVec>(codes & 0xffffu), Vec),
+                            __builtin_convertvector(reinterpret_cast<IntVec>(codes >> 16), Vec));
+#endif
+  }
+  SPLITSERVE_INLINE static Vec columns(const float* p, int vec) { return Int4GroupWeights::columns(p, vec); }
 };
 
 // Where they meet floats, codes of 8 bits in groups are scaled before: once for all rows of a batch,

@@ -40,19 +40,38 @@ struct WordRows {
 
 // Codes of a panel's blocks, from one of them on.
 struct CodeBlocks {
-  const char* codes;    // of the first
-  int64_t bytes;        // from those of a block to those of the next
-  int64_t quads;        // of a block
-  const float* scales;  // [blocks, stride]: of 32 outputs, then offsets; nullptr if they lie between the
-                        // codes, or there are none
-  int64_t stride;
-  bool has_offsets;
-  const char* ahead;  // what is fetched meanwhile begins there
+  const char* codes;                     // of the first
+  int64_t bytes;                         // from those of a block to those of the next
+  int64_t quads;                         // of a block
+  int64_t block;                         // the first one
+  const float (*scales)[2][kPanelCols];  // of blocks, and offsets, where they were made floats; else nullptr
+  const GroupScales* groups;             // nullptr if scales lie between the codes, or there are none
+  const char* group_scales;              // of the panel
+  const char* ahead;                     // what is fetched meanwhile begins there
 };
+
+// Scales of a block, or nullptr, and offsets, or nullptr.
+struct BlockScales {
+  const float *scales, *offsets;
+};
+
+SPLITSERVE_INLINE BlockScales scales_of(const CodeBlocks& own, int64_t block,
+                                        float (&buffers)[2][kPanelCols]) {
+  if (own.scales != nullptr) {
+    const bool has_offsets = own.groups != nullptr && own.groups->has_offsets;
+    return {own.scales[block][0], has_offsets ? own.scales[block][1] : nullptr};
+  }
+  if (own.groups == nullptr) return {nullptr, nullptr};
+  const auto scales = [&](int64_t kind) __attribute__((always_inline)) {
+    return scales_of_group(*own.groups, own.group_scales, own.block + block, kind, buffers[kind]);
+  };
+  return {scales(0), own.groups->has_offsets ? scales(1) : nullptr};
+}
 
 // Bytes that were made of the codes before: [quads][32][4].
 struct DecodedQuads {
   static constexpr int64_t kScaleBytes = 0;
+  static constexpr int kBlockQuads = 2;
   static constexpr Fetched kFetched{0, false};
   template <int>
   SPLITSERVE_INLINE static void load(const char* codes, int64_t quad, int pair, UintVec (&bytes)[kPairVecs]) {
@@ -74,14 +93,14 @@ struct StoredQuads : Format {
 };
 
 // sums[i][v] += the products of a quad, of kPairs pairs of registers from `pair` on.
-template <typename Codes, typename Dot, int kParity, int kPairs, int kRows, int kVecs>
+template <typename Codes, typename Dot, int kPlace, int kPairs, int kRows, int kVecs>
 SPLITSERVE_INLINE void add_quad(typename Dot::Sums (&sums)[kRows][kVecs], const char* codes, int64_t quad,
                                 int pair, const char* words, int64_t stride) {
   constexpr int64_t kBytes = kQuadDepth * kWordBytes;
 #pragma GCC unroll 2
   for (int p = 0; p < kPairs; ++p) {
     UintVec bytes[kPairVecs];
-    Codes::template load<kParity>(codes, quad, pair + p, bytes);
+    Codes::template load<kPlace>(codes, quad, pair + p, bytes);
     const typename Dot::Weights weights[kPairVecs] = {Dot::weights(bytes[0]), Dot::weights(bytes[1])};
 #pragma GCC unroll 8
     for (int i = 0; i < kRows; ++i) {
@@ -96,7 +115,8 @@ SPLITSERVE_INLINE void add_quad(typename Dot::Sums (&sums)[kRows][kVecs], const 
 // totals [kRows, 32] += what sums of a block are worth, of kVecs registers from `first` on.
 template <typename Codes, typename Dot, int kRows, int kVecs>
 SPLITSERVE_INLINE void add_block(float* totals, const typename Dot::Sums (&sums)[kRows][kVecs],
-                                 const WordRows& x, const CodeBlocks& own, int first) {
+                                 const WordRows& x, const CodeBlocks& own, const BlockScales& scales,
+                                 int first) {
   Vec row_scales[kRows];
 #pragma GCC unroll 8
   for (int i = 0; i < kRows; ++i) row_scales[i] = broadcast(x.scales[i * x.blocks]);
@@ -118,13 +138,13 @@ SPLITSERVE_INLINE void add_block(float* totals, const typename Dot::Sums (&sums)
     const int64_t col = (first + v) * kLanes;
     if constexpr (Codes::kScaleBytes > 0) {
       scaled_by(Codes::scale(own.codes - Codes::kScaleBytes, first + v));
-    } else if (own.scales == nullptr) {
+    } else if (scales.scales == nullptr) {
       add([&](int i, Vec sum, Vec total)
               __attribute__((always_inline)) { return fma(sum, row_scales[i], total); });
-    } else if (!own.has_offsets) {
-      scaled_by(load(own.scales + col));
+    } else if (scales.offsets == nullptr) {
+      scaled_by(load(scales.scales + col));
     } else {
-      const Vec scale = load(own.scales + col), offset = load(own.scales + col + kPanelCols);
+      const Vec scale = load(scales.scales + col), offset = load(scales.offsets + col);
       add([&](int i, Vec sum, Vec total) __attribute__((always_inline)) {
         return fma(broadcast(x.sums[i * x.blocks]), offset, fma(sum, scale * row_scales[i], total));
       });
@@ -136,8 +156,11 @@ SPLITSERVE_INLINE void add_block(float* totals, const typename Dot::Sums (&sums)
 template <typename Codes, typename Dot, int kRows>
 [[gnu::noinline]] void add_words(float* totals, WordRows x, CodeBlocks own, int64_t quads) {
   constexpr int kPairs = kRows == 1 ? kVecPairs : 1, kVecs = kPairs * kPairVecs;
+  constexpr int kTurn = Codes::kBlockQuads;
   constexpr Fetched kFetched = Codes::kFetched;
-  for (int64_t left = quads; left > 0; left -= own.quads) {
+  alignas(64) float buffers[2][kPanelCols];
+  for (int64_t left = quads, block = 0; left > 0; left -= own.quads, ++block) {
+    const BlockScales scales = scales_of(own, block, buffers);
     const int64_t count = left < own.quads ? left : own.quads;
     if constexpr (Codes::kScaleBytes > 0) {
       if constexpr (kFetched.lines > 0) fetch<kFetched.of(1)>(own.ahead, 0);
@@ -150,17 +173,20 @@ template <typename Codes, typename Dot, int kRows>
 #pragma GCC unroll 4
         for (int v = 0; v < kVecs; ++v) sums[i][v] = Dot::first(broadcast_four(x.less + i * x.blocks));
       }
-      for (int64_t quad = 0; quad < count; quad += 2) {
-        if (kVecPairs == kPairs || pair == 0) fetch<kFetched>(own.ahead, quad / 2);
+      for (int64_t quad = 0; quad < count; quad += kTurn) {
+        if (kVecPairs == kPairs || pair == 0) fetch<kFetched>(own.ahead, quad / kTurn);
         add_quad<Codes, Dot, 0, kPairs>(sums, own.codes, quad, pair, x.words, x.stride);
         add_quad<Codes, Dot, 1, kPairs>(sums, own.codes, quad + 1, pair, x.words, x.stride);
+        if constexpr (kTurn == 4) {
+          add_quad<Codes, Dot, 2, kPairs>(sums, own.codes, quad + 2, pair, x.words, x.stride);
+          add_quad<Codes, Dot, 3, kPairs>(sums, own.codes, quad + 3, pair, x.words, x.stride);
+        }
       }
-      add_block<Codes, Dot>(totals, sums, x, own, pair * kPairVecs);
+      add_block<Codes, Dot>(totals, sums, x, own, scales, pair * kPairVecs);
     }
     x.to_next_block(own.quads * kQuadDepth * kWordBytes);
     own.codes += own.bytes;
-    own.ahead += own.quads / 2 * kFetched.lines * kFetchedLineBytes;
-    if (own.scales != nullptr) own.scales += own.stride;
+    own.ahead += own.quads / kTurn * kFetched.lines * kFetchedLineBytes;
   }
 }
 
@@ -169,8 +195,10 @@ template <typename Format>
 class WordPanel {
  public:
   // More rows than kStoredRows multiply what is decoded once: int8, which is put from pairs into fours, costs
-  // them a tenth more if each pass does so for itself.
-  static constexpr int64_t kStoredRows = 48, kMostRows = 256;
+  // them a tenth more if each pass does so for itself, and codes of 6 bits cost few rows more, where these
+  // take many passes.
+  static constexpr int64_t kStoredRows = Format::kBlockQuads == 4 && kVecRegisters == 16 ? kWordRows : 48,
+                           kMostRows = 256;
 
   void multiply(const LinearParams& p, int64_t row, int64_t row_end, const Panels& panels) {
     const int64_t rows = row_end - row;
@@ -186,8 +214,10 @@ class WordPanel {
   using Dot = typename Format::Dot;
   static constexpr int64_t kMostBlocks = kStretchInputs / kSmallestGroup;
 
-  // Quads are multiplied in twos.
-  static int64_t quads_of(int64_t depth) { return ceil_div(depth, kBlockDepth) * 2; }
+  static constexpr int64_t kTurnDepth = Format::kBlockQuads * kQuadDepth;
+
+  // Quads are multiplied in twos or fours.
+  static int64_t quads_of(int64_t depth) { return ceil_div(depth, kTurnDepth) * Format::kBlockQuads; }
 
   // Blocks that are multiplied as they lie in memory: those before one that ends within two quads, behind
   // which there are no codes.
@@ -230,9 +260,10 @@ class WordPanel {
     }
   }
 
-  // Bytes of `depth` inputs of a panel: a whole number of pairs, and of blocks of codes of 4 bits.
+  // Bytes of `depth` inputs of a panel: a whole number of pairs, and of blocks of codes of 4 or 6 bits.
   static int64_t bytes_of(int64_t depth) {
-    if constexpr (Format::kFormat == WeightFormat::kInt4Groups) return depth / kBlockDepth * kBlockBytes;
+    if constexpr (Format::kHasNibbles && has_group_scales(Format::kFormat))
+      return depth / kTurnDepth * Format::kBlockBytes;
     return panel_bytes(Format::kFormat, depth);
   }
 
@@ -243,9 +274,9 @@ class WordPanel {
     own.codes = panel_of<Format>(p, panel) + block * own.bytes + Format::kScaleBytes;
     own.quads = depth / kQuadDepth;
     if constexpr (has_group_scales(Format::kFormat)) {
-      own.stride = p.groups.stride();
-      own.scales = p.groups.of_panel(panel) + block * own.stride;
-      own.has_offsets = p.groups.has_offsets;
+      own.groups = &p.groups;
+      own.group_scales = p.groups.of_panel(panel);
+      own.block = block;
     }
     return own;
   }
@@ -262,39 +293,45 @@ class WordPanel {
     int64_t count = 0;
     for (int64_t left = depth; left > 0; left -= p.words.depth, codes += own.bytes, ++count) {
       const int64_t inputs = left < p.words.depth ? left : p.words.depth;
-      for (int64_t k = 0; k < inputs; k += kBlockDepth, to += 2 * kQuadBytes, ahead += Format::kBlockBytes) {
+      for (int64_t k = 0; k < inputs; k += kTurnDepth, ahead += Format::kBlockBytes) {
         for (int64_t line = 0; line < Format::kBlockBytes; line += kFetchedLineBytes)
           __builtin_prefetch(ahead + line);
-        decode_two(codes, k / kBlockDepth, inputs - k, to);
+        decode_turn(codes + k / kTurnDepth * Format::kBlockBytes, inputs - k, to);
+        to += Format::kBlockQuads * kQuadBytes;
       }
       if constexpr (Format::kScaleBytes > 0) {
 #pragma GCC unroll 4
         for (int v = 0; v < kPanelVecs; ++v)
-          store(scales[count] + v * kLanes, Format::scale(codes - Format::kScaleBytes, v));
+          store(scales[count][0] + v * kLanes, Format::scale(codes - Format::kScaleBytes, v));
+      } else if (p.groups.are_bytes) {
+        for (int64_t kind = 0; kind < p.groups.kinds(); ++kind)
+          scales_of_group(p.groups, own.group_scales, block + count, kind, scales[count][kind]);
       }
     }
     own.codes = bytes;
     own.bytes = own.quads * kQuadBytes;
-    if constexpr (Format::kScaleBytes > 0) {
-      own.scales = scales[0];
-      own.stride = kPanelCols;
-    }
+    if (Format::kScaleBytes > 0 || (own.groups != nullptr && own.groups->are_bytes)) own.scales = scales;
     return own;
   }
 
-  // Two quads, of which `inputs` are there.
-  static void decode_two(const char* codes, int64_t two, int64_t inputs, char* to) {
+  // Two or four quads, of which `inputs` are there.
+  static void decode_turn(const char* codes, int64_t inputs, char* to) {
+    constexpr int kQuads = Format::kBlockQuads;
     alignas(64) char own[Format::kBlockBytes];
-    if (!Format::kHasNibbles && inputs < kBlockDepth) {
+    if (!Format::kHasNibbles && inputs < kTurnDepth) {
       std::memset(own, 0, sizeof own);
-      std::memcpy(own, codes + two * Format::kBlockBytes, static_cast<size_t>(bytes_of(inputs)));
-      codes = own, two = 0;
+      std::memcpy(own, codes, static_cast<size_t>(bytes_of(inputs)));
+      codes = own;
     }
     for (int pair = 0; pair < kVecPairs; ++pair) {
-      UintVec quads[2][kPairVecs];
-      Format::template load<0>(codes, 2 * two, pair, quads[0]);
-      Format::template load<1>(codes, 2 * two + 1, pair, quads[1]);
-      for (int quad = 0; quad < 2; ++quad)
+      UintVec quads[kQuads][kPairVecs];
+      Format::template load<0>(codes, 0, pair, quads[0]);
+      Format::template load<1>(codes, 1, pair, quads[1]);
+      if constexpr (kQuads == 4) {
+        Format::template load<2>(codes, 2, pair, quads[2]);
+        Format::template load<3>(codes, 3, pair, quads[3]);
+      }
+      for (int quad = 0; quad < kQuads; ++quad)
         std::memcpy(to + quad * kQuadBytes + pair * static_cast<int64_t>(sizeof quads[0]), quads[quad],
                     sizeof quads[0]);
     }
@@ -307,14 +344,13 @@ class WordPanel {
 
   alignas(64) float totals[kMostRows * kPanelCols];
   alignas(64) char bytes[kStretchInputs * kPanelCols];
-  alignas(64) float scales[kMostBlocks][kPanelCols];
+  alignas(64) float scales[kMostBlocks][2][kPanelCols];
 };
 
 template <typename Format>
   requires requires { typename Format::Dot::Sums; }
 struct BlockRows<Format> {
-  static constexpr int64_t kLeastRows = WordPanel<Format>::kStoredRows,
-                           kMostRows = WordPanel<Format>::kMostRows, kBytes = kRowBlockBytes;
+  static constexpr int64_t kLeastRows = 48, kMostRows = WordPanel<Format>::kMostRows, kBytes = kRowBlockBytes;
 
   void multiply(const LinearParams& p, int64_t row, int64_t row_end, const Panels& panels) {
     panel.multiply(p, row, row_end, panels);

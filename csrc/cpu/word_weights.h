@@ -1,7 +1,8 @@
 // Codes of weights as the unsigned bytes that words are multiplied with: one struct per format.
 //
-// load<kParity>() has the bytes of four inputs, "quads", of two registers of outputs, from where the codes of
-// a group begin: quad `quad`, which is even or odd. zero() is what every byte is too large by.
+// load<kPlace>() has the bytes of four inputs, "quads", of two registers of outputs, from where the codes of
+// a group begin: quad `quad`, which is the first, second ... of kBlockQuads, whose codes are kBlockBytes.
+// zero() is what every byte is too large by.
 #pragma once
 
 #include "cpu/linear.h"
@@ -27,8 +28,9 @@ SPLITSERVE_INLINE UintVec load_bytes(const char* p) {
 // Two steps of pairs become one of fours.
 struct Int8Quads {
   static constexpr bool kHasNibbles = false;
+  static constexpr int kBlockQuads = 2;
   static constexpr int64_t kBlockBytes = 2 * kQuadBytes;
-  template <int kParity>
+  template <int kPlace>
   SPLITSERVE_INLINE static void load(const char* codes, int64_t quad, [[maybe_unused]] int pair,
                                      UintVec (&bytes)[kPairVecs]) {
     const char* const first = codes + quad * kQuadBytes;
@@ -56,17 +58,53 @@ struct Int8Quads {
 template <uint32_t kFlip>
 struct NibbleQuads {
   static constexpr bool kHasNibbles = true;
+  static constexpr int kBlockQuads = 2;
   static constexpr int64_t kBlockBytes = kQuadBytes;
-  template <int kParity>
+  template <int kPlace>
   SPLITSERVE_INLINE static void load(const char* codes, int64_t quad, int pair, UintVec (&bytes)[kPairVecs]) {
     const char* const block = codes + quad / 2 * kQuadBytes;
 #pragma GCC unroll 2
     for (int v = 0; v < kPairVecs; ++v)
-      bytes[v] = nibbles<kParity>(block + (pair * kPairVecs + v) * static_cast<int64_t>(sizeof(Vec)));
+      bytes[v] = nibbles<kPlace>(block + (pair * kPairVecs + v) * static_cast<int64_t>(sizeof(Vec)));
   }
   template <int kParity>
   SPLITSERVE_INLINE static UintVec nibbles(const char* p) {
     return ((load_bytes(p) >> (4 * kParity)) & 0x0f0f0f0fu) ^ kFlip;
+  }
+};
+
+// Half a unit at a time.
+struct SixBitQuads {
+  static constexpr bool kHasNibbles = true;
+  static constexpr int kBlockQuads = 4;
+  static constexpr int64_t kBlockBytes = kInt6HalfBytes;
+  template <int kPlace>
+  SPLITSERVE_INLINE static void load(const char* codes, int64_t quad, int pair, UintVec (&bytes)[kPairVecs]) {
+    const char* const half = codes + quad / kBlockQuads * kBlockBytes;
+#pragma GCC unroll 2
+    for (int v = 0; v < kPairVecs; ++v) {
+      const int64_t place = (pair * kPairVecs + v) * static_cast<int64_t>(sizeof(Vec));
+      const UintVec lower = NibbleQuads<0>::nibbles<kPlace % 2>(half + kPlace / 2 * kQuadBytes + place),
+                    upper = load_bytes(half + 2 * kQuadBytes + place);
+      bytes[v] = joined(lower, moved<4 - 2 * kPlace>(upper));
+    }
+  }
+
+ private:
+  SPLITSERVE_INLINE static UintVec joined(UintVec lower, UintVec upper) {
+#if defined(__AVX512F__)
+    constexpr int kBothOrThird = 0xea;
+    const __m512i mask = _mm512_set1_epi8(0x30);
+    return reinterpret_cast<UintVec>(_mm512_ternarylogic_epi32(
+        reinterpret_cast<__m512i>(upper), mask, reinterpret_cast<__m512i>(lower), kBothOrThird));
+#else
+    return lower | (upper & 0x30303030u);
+#endif
+  }
+  template <int kLeft>
+  SPLITSERVE_INLINE static UintVec moved(UintVec bits) {
+    if constexpr (kLeft < 0) return bits >> -kLeft;
+    return bits << (kLeft < 0 ? 0 : kLeft);
   }
 };
 
@@ -102,6 +140,14 @@ struct Int4GroupWords : WordWeights<NibbleQuads<0>, Dot, WeightFormat::kInt4Grou
   static int64_t block_depth(const LinearParams& p) { return p.groups.depth; }
 };
 
+// Codes from 0 to 63.
+template <typename Dot>
+struct Int6GroupWords : WordWeights<SixBitQuads, Dot, WeightFormat::kInt6Groups> {
+  static int32_t zero(const LinearParams& p) { return p.groups.has_offsets ? 0 : kInt6Zero; }
+  static constexpr int64_t kScaleBytes = 0;
+  static int64_t block_depth(const LinearParams& p) { return p.groups.depth; }
+};
+
 // Scales before the codes of each group.
 template <typename Dot>
 struct Int4Words : WordWeights<NibbleQuads<0x08080808u>, Dot, WeightFormat::kInt4> {
@@ -120,9 +166,9 @@ struct Mxfp4Words : WordWeights<NibbleQuads<0>, Dot, WeightFormat::kMxfp4> {
   SPLITSERVE_INLINE static Vec scale(const char* group, int vec) {
     return Mxfp4Codes::scale(group, vec) * 0.5f;
   }
-  template <int kParity>
+  template <int kPlace>
   SPLITSERVE_INLINE static void load(const char* codes, int64_t quad, int pair, UintVec (&bytes)[kPairVecs]) {
-    NibbleQuads<0>::load<kParity>(codes, quad, pair, bytes);
+    NibbleQuads<0>::load<kPlace>(codes, quad, pair, bytes);
     const __m128i values = _mm_setr_epi8(12, 13, 14, 15, 16, 18, 20, 24, 12, 11, 10, 9, 8, 6, 4, 0);
     for (UintVec& own : bytes) {
 #if defined(__AVX512F__)

@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import torch
+import torch.nn.functional as F
 
 from splitserve.worker._native import load_library
 from splitserve.worker.ops.quantization import (
+    CODE_ZEROS,
     GROUP_COLUMNS,
-    INT4_ZERO,
+    UNIT_COLUMNS,
     GroupCodes,
     GroupForm,
     KeptForm,
@@ -52,10 +54,11 @@ class PackedWeight:
         dtype: of the activations.
         form, num_experts: as given.
         data: [E * ceil(N / E / 32), ceil(K / pair), 32, pair], pair 1 for float32, 2 for bfloat16 and int8,
-            4 for w8a8 with K a multiple of 64; for codes of 4 bits uint8 [E * ceil(N / E / 32), ceil(K / 32),
-            512, or 576 or 544 with the scales of int4 or mxfp4]. FP8 is uint8 in the place of int8.
-        scales: float32 [N] for int8 and w8a8; for groups [E * ceil(N / E / 32), groups, 1 or 2, 32]; else
-            None.
+            4 for w8a8 with K a multiple of 64; for codes of 4 and 6 bits uint8 [E * ceil(N / E / 32),
+            ceil(K / 32), 512 or 768, or 576 or 544 with the scales of int4 or mxfp4]. FP8 is uint8 in the
+            place of int8.
+        scales: float32 [N] for int8 and w8a8; for groups [E * ceil(N / E / 32), groups, 1 or 2, 32], or with
+            units uint8 [E * ceil(N / E / 32), ceil(K / 256), 1 or 2, 128 + 32 * groups of a unit]; else None.
 
     Raises:
         OSError: there is not enough address space.
@@ -76,8 +79,7 @@ class PackedWeight:
         self.scales = torch.zeros(shape[0]) if form in _PER_ROW else None
         if isinstance(form, GroupForm):
             assert form.group, "one group is int8"
-            size = (len(self.data), -(-shape[1] // form.group), 2 if form.has_offsets else 1, _PANEL_ROWS)
-            self.scales = zero_pages(size, torch.float32, huge=True)
+            self.scales = _group_scales(len(self.data), shape[1], form)
 
     @classmethod
     def of(cls, matrix: torch.Tensor, form: WeightForm = "plain") -> PackedWeight:
@@ -155,21 +157,46 @@ class PackedWeight:
         Raises:
             ValueError: they do not fit.
         """
-        codes, scales, offsets = group_codes
+        codes, scales, offsets, units = group_codes
         if not isinstance(self.form, GroupForm):
             self.fill_codes(Quantized(codes, scales.view(-1)), first_row)
             return
-        assert self.scales is not None, "a GroupForm has scales"
         assert (offsets is not None) == self.form.has_offsets, "codes are converted to the form"
         if self.form.bits == 8:
             self._pack(codes, first_row, 0)
         else:
             data, shape, row = self._expert_of(first_row)
-            _lib.pack_codes(data, codes if offsets is not None else codes + INT4_ZERO, None, *shape, row)
-        panels, columns = self._places(first_row, len(codes))
+            zero = CODE_ZEROS[self.form.bits] if offsets is None else 0
+            _lib.pack_codes(data, codes + zero, None, *shape, row)
+        if not self.form.has_units:
+            self._fill_scales(first_row, scales, offsets)
+            return
+        assert units is not None, "codes are converted to the form"
+        self._fill_units(first_row, 0, units.scales, scales)
+        if offsets is not None:
+            assert units.offsets is not None, "offsets have units if scales have them"
+            self._fill_units(first_row, 1, units.offsets, offsets)
+
+    def _fill_scales(self, first_row: int, scales: torch.Tensor, offsets: torch.Tensor | None) -> None:
+        assert self.scales is not None, "a GroupForm has scales"
+        panels, columns = self._places(first_row, len(scales))
         self.scales[panels, :, 0, columns] = scales
         if offsets is not None:
             self.scales[panels, :, 1, columns] = offsets
+
+    def _fill_units(self, first_row: int, kind: int, units: torch.Tensor, values: torch.Tensor) -> None:
+        """Write scales or offsets [n, G] as integers, and what they are multiplied with [n, U]."""
+        assert self.scales is not None, "a GroupForm has scales"
+        panels, columns = self._places(first_row, len(values))
+        numbers = self.scales[..., : 4 * _PANEL_ROWS].view(torch.float32)
+        numbers[panels, :, kind, columns] = units
+        kept = self.scales[..., 4 * _PANEL_ROWS :].view(torch.int8)
+        kept = kept.view(*kept.shape[:3], -1, _PANEL_ROWS)
+        count = kept.shape[3]
+        padded = F.pad(values, (0, units.shape[1] * count - values.shape[1]))
+        padded = padded.view(len(values), -1, count)
+        # The quotients are integers, but where a unit is zero, which makes products zero, or no number.
+        kept[panels, :, kind, :, columns] = (padded / units[:, :, None]).nan_to_num(0).to(torch.int8)
 
     def _places(self, first_row: int, count: int) -> tuple[torch.Tensor, torch.Tensor]:
         """Return the panels of some rows of an expert, and their columns there, int64 [count]."""
@@ -209,8 +236,18 @@ def _panels(num_experts: int, shape: tuple[int, int], dtype: torch.dtype, form: 
     return zero_pages((num_panels, -(-columns // pair), _PANEL_ROWS, pair), kept, huge=True)
 
 
+def _group_scales(num_panels: int, num_columns: int, form: GroupForm) -> torch.Tensor:
+    kinds = 2 if form.has_offsets else 1
+    if not form.has_units:
+        size = (num_panels, -(-num_columns // form.group), kinds, _PANEL_ROWS)
+        return zero_pages(size, torch.float32, huge=True)
+    num_bytes = _PANEL_ROWS * (4 + UNIT_COLUMNS // form.group)
+    size = (num_panels, -(-num_columns // UNIT_COLUMNS), kinds, num_bytes)
+    return zero_pages(size, torch.uint8, huge=True)
+
+
 def _code_bytes(form: KeptForm) -> int:
-    """Bytes of 32 x 32 codes of 4 bits, with the scales between them; 0 for other forms."""
+    """Bytes of 32 x 32 codes of 4 or 6 bits, with the scales between them; 0 for other forms."""
     if isinstance(form, GroupForm):
-        return _PANEL_ROWS * GROUP_COLUMNS // 2 if form.bits == 4 else 0
+        return _PANEL_ROWS * GROUP_COLUMNS * form.bits // 8 if form.bits < 8 else 0
     return _GROUP_BYTES.get(form, 0)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Literal, NamedTuple
 
 import torch
@@ -14,19 +15,24 @@ GROUP_COLUMNS = 32
 
 WeightForm = Literal["plain", "int8", "int4", "mxfp4", "w8a8"]
 
-# Stored codes of 4 bits without offsets are those plus this.
-INT4_ZERO = 8
+# Columns whose scales are integers of 8 bits times one number, their unit, where they are not floats.
+UNIT_COLUMNS = 256
+
+# Stored codes without offsets are those plus this, by their bits.
+CODE_ZEROS = {4: 8, 6: 32, 8: 0}
 
 
 class GroupForm(NamedTuple):
     """Integers of a file as they are, with scales of groups of neighbours along K: code * scale + offset.
 
     Attributes:
-        bits: of a code, 4 or 8.
+        bits: of a code, 4, 6 or 8.
         group: columns that share a scale: 16, 32, 64, 128, or 0 for all, which is "int8" to the kernels.
         has_offsets: groups have offsets, too; always False where a group has all columns.
         is_float: codes are E4M3 (FP8) instead of integers, without offsets.
         takes_int8: activations are to be int8, too: "w8a8"; only where a group has all columns.
+        has_units: scales and offsets are integers of 8 bits, each times a number of 256 columns; only codes
+            of 4 and 6 bits.
     """
 
     bits: int
@@ -34,16 +40,19 @@ class GroupForm(NamedTuple):
     has_offsets: bool
     is_float: bool = False
     takes_int8: bool = False
+    has_units: bool = False
 
     def joined(self, other: GroupForm) -> GroupForm:
         """Return the smallest form that holds what either of two holds; both are floats, or none is."""
         group = min((size for size in (self.group, other.group) if size), default=0)
+        bits = max(self.bits, other.bits)
         return GroupForm(
-            max(self.bits, other.bits),
+            bits,
             group,
             self.has_offsets or other.has_offsets,
             self.is_float,
             self.takes_int8 and other.takes_int8,
+            self.has_units and other.has_units and bits < 8,
         )
 
     @property
@@ -93,19 +102,42 @@ class Quantized(NamedTuple):
     scales: torch.Tensor
 
 
+class ScaleUnits(NamedTuple):
+    """Numbers that scales of groups are integers of 8 bits times.
+
+    Attributes:
+        scales: float32 [n, ceil(K / 256)], of no more than 16 digits, so that products are exact.
+        offsets: like scales, of the offsets; None if there are none.
+    """
+
+    scales: torch.Tensor
+    offsets: torch.Tensor | None
+
+
 class GroupCodes(NamedTuple):
     """A matrix as integers in groups: code * scale + offset.
 
     Attributes:
-        codes: int8 [n, K], of FP8 the bytes as uint8; those of 4 bits are from 0 to 15 if there are offsets,
-            else from -8 to 7.
+        codes: int8 [n, K], of FP8 the bytes as uint8; those of 4 and 6 bits are from 0 on if there are
+            offsets, else from -8 or -32 on.
         scales: float32 [n, G] of groups of columns, of which the last one may be smaller.
         offsets: like scales; None for zeros.
+        units: of scales and offsets, if they have any.
     """
 
     codes: torch.Tensor
     scales: torch.Tensor
     offsets: torch.Tensor | None
+    units: ScaleUnits | None = None
+
+    def each(self, change: Callable[[torch.Tensor], torch.Tensor]) -> GroupCodes:
+        """Return what a function makes of each tensor; it does the same to the rows of all."""
+        offsets, units = self.offsets, self.units
+        if units is not None:
+            units = ScaleUnits(change(units.scales), None if units.offsets is None else change(units.offsets))
+        return GroupCodes(
+            change(self.codes), change(self.scales), None if offsets is None else change(offsets), units
+        )
 
     def converted(self, own: GroupForm, form: GroupForm) -> GroupCodes:
         """Return the same numbers in another form.
@@ -114,18 +146,20 @@ class GroupCodes(NamedTuple):
             own: that they have.
             form: own joined with others.
         """
-        codes, scales, offsets = self
+        codes, scales, offsets, units = self
         if form.has_offsets and offsets is None:
-            offsets = torch.zeros_like(scales) if form.bits == 8 else -INT4_ZERO * scales
-            codes = codes if form.bits == 8 else codes + INT4_ZERO
+            zero = 0 if form.bits == 8 else CODE_ZEROS[own.bits]
+            codes, offsets = codes + zero, -zero * scales
+            units = None if units is None else ScaleUnits(units.scales, -zero * units.scales)
         if own.group == form.group:
-            return GroupCodes(codes, scales, offsets)
+            return GroupCodes(codes, scales, offsets, units)
         count = -(-codes.shape[1] // form.group)
         times = own.group // form.group or count
         return GroupCodes(
             codes,
             scales.repeat_interleave(times, dim=1)[:, :count],
             None if offsets is None else offsets.repeat_interleave(times, dim=1)[:, :count],
+            units,
         )
 
 

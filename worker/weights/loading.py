@@ -15,7 +15,6 @@ from splitserve.engine_core.process.logs import log_event
 from splitserve.worker.device.base import Device
 from splitserve.worker.layers.parameter import PackedParameter, Window
 from splitserve.worker.layers.weight_plan import WeightPlan
-from splitserve.worker.ops.quantization import GroupCodes
 from splitserve.worker.weights.assignment import Assignment
 from splitserve.worker.weights.formats.base import StoredTensor, where
 from splitserve.worker.weights.formats.table import WeightFormats
@@ -214,12 +213,12 @@ def _fill_integers(assignment: Assignment, first: int, piece: Window) -> None:
     assert integers is not None, "its numbers are taken"
     assert isinstance(source, StoredTensor)
     assert isinstance(parameter, PackedParameter)
-    codes, scales, offsets = source.load_codes(piece)
+    codes = source.load_codes(piece)
+    scales, offsets = codes.scales, codes.offsets
     # No weight is as large, which is a number only if scale and offset are.
     bounds = scales.abs() * _MOST_CODES if offsets is None else scales.abs() * _MOST_CODES + offsets.abs()
     if not bounds.isfinite().all():
         raise ModelLoadError(f"{where(source.tensors[0])} holds values that are not finite numbers")
     if part.pairs:
-        codes, scales = part.pairs.parted(codes), part.pairs.parted(scales)
-        offsets = None if offsets is None else part.pairs.parted(offsets)
-    parameter.fill_codes(part, first, GroupCodes(codes, scales, offsets), integers)
+        codes = codes.each(part.pairs.parted)
+    parameter.fill_codes(part, first, codes, integers)

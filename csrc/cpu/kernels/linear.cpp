@@ -129,7 +129,7 @@ void with_dot_format(const Fn& fn) {
   fn(Int8DotWeights());
 }
 
-// The formats of codes of 4 and 8 bits that are multiplied with words, or with floats.
+// The formats of codes of 4, 6 and 8 bits that are multiplied with words, or with floats.
 #if defined(SPLITSERVE_MULTIPLIES_WORDS)
 template <typename Dot, typename Fn>
 void with_words_of(WeightFormat format, const Fn& fn) {
@@ -142,6 +142,8 @@ void with_words_of(WeightFormat format, const Fn& fn) {
       return fn(Mxfp4Words<Dot>());
     case WeightFormat::kInt8Groups:
       return fn(Int8GroupWords<Dot>());
+    case WeightFormat::kInt6Groups:
+      return fn(Int6GroupWords<Dot>());
     default:
       return fn(Int4GroupWords<Dot>());
   }
@@ -166,6 +168,8 @@ void with_code_format(WeightFormat format, const Fn& fn) {
       return fn(Mxfp4Weights());
     case WeightFormat::kInt8Groups:
       return fn(Int8GroupWeights());
+    case WeightFormat::kInt6Groups:
+      return fn(Int6GroupWeights());
     default:
       return fn(Int4GroupWeights());
   }

@@ -33,6 +33,13 @@ def dequantized(matrix: Tensor, form: WeightForm) -> Tensor:
     return codes.double() * scales.double().repeat_interleave(GROUP_COLUMNS, dim=1)[:, : matrix.shape[1]]
 
 
+def draw_codes(rows: int, columns: int, form: GroupForm) -> Tensor:
+    """Random codes of a form, int8 [rows, columns]."""
+    size = 2**form.bits
+    low = 0 if form.has_offsets and form.bits < 8 else -size // 2
+    return torch.randint(low, low + size, (rows, columns)).to(torch.int8)
+
+
 def weight_and_values(rows: int, columns: int, form: WeightForm) -> tuple[PackedWeight, Tensor]:
     """A random packed weight, and the matrix it multiplies with."""
     matrix = torch.randn(rows, columns).bfloat16()

@@ -1,19 +1,34 @@
 """linear and embedding on the integers of files, with scales and offsets of groups."""
 
+from operator import itemgetter
+
 import pytest
 import torch
 import torch.nn.functional as F
+from torch import Tensor
 
 from splitserve.worker.ops.cpu import ops
 from splitserve.worker.ops.packed_weight import PackedWeight
-from splitserve.worker.ops.quantization import GroupCodes, GroupForm, Quantized
+from splitserve.worker.ops.quantization import (
+    UNIT_COLUMNS,
+    GroupCodes,
+    GroupForm,
+    Quantized,
+    ScaleUnits,
+)
 from tests.worker.ops.helpers import assert_same_bits
-from tests.worker.ops.quantized import multiplied
+from tests.worker.ops.quantized import draw_codes, multiplied
 
 FORMS = [
     GroupForm(4, 16, True),
     GroupForm(4, 32, False),
     GroupForm(4, 128, True),
+    GroupForm(4, 32, True, has_units=True),
+    GroupForm(4, 16, False, has_units=True),
+    GroupForm(6, 16, False, has_units=True),
+    GroupForm(6, 32, False),
+    GroupForm(6, 64, True),
+    GroupForm(6, 128, True, has_units=True),
     GroupForm(8, 16, False),
     GroupForm(8, 32, True),
     GroupForm(8, 64, False),
@@ -26,15 +41,29 @@ of_forms = pytest.mark.parametrize("form", FORMS, ids=lambda form: "-".join(map(
 
 def draw(rows: int, columns: int, form: GroupForm) -> GroupCodes:
     """Codes, and scales and offsets with as many digits as half precision times 6 bits has."""
-    low, high = (-128, 128) if form.bits == 8 else (0, 16) if form.has_offsets else (-8, 8)
-    size = (rows, -(-columns // form.group))
+    codes, size = draw_codes(rows, columns, form), (rows, -(-columns // form.group))
+    if form.has_units:
+        return draw_in_units(codes, size[1], form)
     scales = torch.randn(size).half().float() * torch.randint(-32, 64, size)
     offsets = torch.randn(size).half().float() * 9 if form.has_offsets else None
-    codes = torch.randint(low, high, (rows, columns)).to(torch.int8)
     if form.is_float:
         # All but the two that are no numbers.
         codes = torch.where((codes & 127) == 127, 0, codes).view(torch.uint8)
     return GroupCodes(codes, scales, offsets)
+
+
+def draw_in_units(codes: Tensor, num_groups: int, form: GroupForm) -> GroupCodes:
+    """The same with scales and offsets that are integers times a number of 256 columns, which may be 0."""
+    size = (len(codes), -(-codes.shape[1] // UNIT_COLUMNS))
+
+    def values_and_units() -> tuple[Tensor, Tensor]:
+        units = torch.randn(size).half().float() * (torch.rand(size) > 0.1)
+        numbers = units.repeat_interleave(UNIT_COLUMNS // form.group, 1)[:, :num_groups]
+        return numbers * torch.randint(-128, 128, numbers.shape), units
+
+    scales, units = values_and_units()
+    offsets, offset_units = values_and_units() if form.has_offsets else (None, None)
+    return GroupCodes(codes, scales, offsets, ScaleUnits(units, offset_units))
 
 
 def pack(codes: GroupCodes, form: GroupForm) -> PackedWeight:
@@ -73,11 +102,10 @@ def test_sums_are_as_exact_as_float32(rows: int, depth: int, cols: int, form: Gr
     x, bias, out = torch.randn(rows, depth).bfloat16(), torch.randn(cols).bfloat16(), torch.empty(rows, cols)
     ops.linear(out, x, pack(codes, form), bias)
     exact = F.linear(multiplied(x, form, isa), values(codes, form).double(), bias.double())
-    # Codes of 4 bits without offsets are summed up as numbers from 0 to 15.
+    # Codes of 4 and 6 bits without offsets are summed up as numbers from 0 on.
     bound = F.linear(x.double().abs(), values(codes, form).double().abs())
-    bound += F.linear(
-        x.double().abs(), 15 * codes.scales.double().abs().repeat_interleave(form.group, 1)[:, :depth]
-    )
+    largest = 2 ** min(form.bits, 6) * codes.scales.double().abs()
+    bound += F.linear(x.double().abs(), largest.repeat_interleave(form.group, 1)[:, :depth])
     assert ((out - exact).abs() <= 4 * torch.finfo(torch.float32).eps * (bound + 4)).all()
 
 
@@ -131,8 +159,7 @@ def test_experts_have_the_products_of_their_own_weights(form: GroupForm) -> None
     for expert, each in enumerate(codes):
         # In pieces, as files are read.
         for first, some in ((0, slice(7)), (7, slice(7, None))):
-            offsets = None if each.offsets is None else each.offsets[some]
-            piece = GroupCodes(each.codes[some], each.scales[some], offsets)
+            piece = each.each(itemgetter(some))
             weight.fill_group_codes(piece, 40 * expert + first)
     out, starts = torch.empty(9, 40), [0, 2, 2, 9]
     ops.experts.linear(out, x, weight, torch.tensor(starts, dtype=torch.int32))
@@ -162,6 +189,11 @@ def test_int8_with_a_scale_per_row_has_all_256_codes() -> None:
         (GroupForm(4, 64, False), GroupForm(8, 16, False)),
         (GroupForm(4, 32, True), GroupForm(8, 16, True)),
         (GroupForm(8, 32, False), GroupForm(8, 16, True)),
+        (GroupForm(4, 32, True, has_units=True), GroupForm(6, 16, True, has_units=True)),
+        (GroupForm(6, 16, False, has_units=True), GroupForm(6, 16, True, has_units=True)),
+        (GroupForm(4, 16, False, has_units=True), GroupForm(6, 16, True, has_units=True)),
+        (GroupForm(4, 32, True, has_units=True), GroupForm(8, 16, True)),
+        (GroupForm(6, 32, False), GroupForm(6, 32, True)),
     ],
 )
 def test_a_larger_form_holds_the_same_numbers(own: GroupForm, form: GroupForm) -> None:
@@ -181,12 +213,38 @@ def test_a_larger_form_holds_the_same_numbers(own: GroupForm, form: GroupForm) -
         ((1, 2, 1, 32), "scales"),
         ((2, 2, 3, 32), "scales"),
         ((2, 2, 1, 31), "scales"),
+        ((2, 2, 1), "scales"),
     ],
 )
-@pytest.mark.parametrize("bits", [4, 8])
+@pytest.mark.parametrize("bits", [4, 6, 8])
 def test_scales_of_other_shapes_are_refused(shape: tuple[int, ...], message: str, bits: int) -> None:
     weight = PackedWeight((40, 64), torch.bfloat16, GroupForm(bits, 32, False))
     for scales in (torch.ones(shape), None):
         weight.scales = scales
         with pytest.raises(ValueError, match=message):
             ops.linear(torch.empty(1, 40), torch.zeros(1, 64).bfloat16(), weight)
+
+
+@pytest.mark.parametrize(
+    ("shape", "message"),
+    [
+        ((1, 1, 1, 640), "scales"),
+        ((2, 2, 1, 640), "scales"),
+        ((2, 1, 3, 640), "scales"),
+        ((2, 1, 1, 672), "scales"),
+        ((2, 1, 1, 32), "scales"),
+    ],
+)
+@pytest.mark.parametrize("bits", [4, 6])
+def test_scales_in_units_of_other_shapes_are_refused(shape: tuple[int, ...], message: str, bits: int) -> None:
+    weight = PackedWeight((40, 64), torch.bfloat16, GroupForm(bits, 16, False, has_units=True))
+    weight.scales = torch.ones(shape, dtype=torch.uint8)
+    with pytest.raises(ValueError, match=message):
+        ops.linear(torch.empty(1, 40), torch.zeros(1, 64).bfloat16(), weight)
+
+
+def test_scales_in_units_are_refused_for_codes_of_8_bits() -> None:
+    weight = PackedWeight((40, 64), torch.bfloat16, GroupForm(8, 16, False))
+    weight.scales = torch.ones(2, 1, 1, 640, dtype=torch.uint8)
+    with pytest.raises(TypeError, match="scales"):
+        ops.linear(torch.empty(1, 40), torch.zeros(1, 64).bfloat16(), weight)

@@ -10,7 +10,7 @@ from splitserve.worker.ops.cpu import ops
 from splitserve.worker.ops.packed_weight import PackedWeight
 from splitserve.worker.ops.quantization import GroupCodes, GroupForm, KeptForm
 from tests.worker.ops.helpers import assert_same_bits
-from tests.worker.ops.quantized import WORD_ISAS, multiplied
+from tests.worker.ops.quantized import WORD_ISAS, draw_codes, multiplied
 
 FORMS: list[KeptForm] = [
     "int8",
@@ -19,6 +19,9 @@ FORMS: list[KeptForm] = [
     GroupForm(4, 16, True),
     GroupForm(4, 32, True),
     GroupForm(4, 128, False),
+    GroupForm(6, 16, False),
+    GroupForm(6, 32, True),
+    GroupForm(6, 128, True),
     GroupForm(8, 16, False),
     GroupForm(8, 32, True),
     GroupForm(8, 64, False),
@@ -45,8 +48,7 @@ def without_vnni() -> Iterator[None]:
 def packed(rows: int, depth: int, form: KeptForm) -> PackedWeight:
     if not isinstance(form, GroupForm):
         return PackedWeight.of(torch.randn(rows, depth).bfloat16(), form)
-    low, high = (-128, 128) if form.bits == 8 else (0, 16) if form.has_offsets else (-8, 8)
-    codes = torch.randint(low, high, (rows, depth)).to(torch.int8)
+    codes = draw_codes(rows, depth, form)
     scales = torch.randn(rows, -(-depth // form.group))
     weight = PackedWeight((rows, depth), torch.bfloat16, form)
     weight.fill_group_codes(GroupCodes(codes, scales, torch.randn_like(scales) if form.has_offsets else None))

@@ -308,9 +308,13 @@ def test_the_integers_of_a_block_type_are_kept_bit_by_bit(kind: str, tmp_path: P
     plan = WeightPlan()
     part = Part(name, (40, 512), outputs=range(3, 37), inputs=range(64, 512))
     shard, looked_up = plan.declare_linear((34, 448), [part]), plan.declare_rows(name, (40, 512))
+    half = plan.declare_linear((40, 256), [part._replace(outputs=None, inputs=range(256, 512))])
     load_weights(path, plan, torch.bfloat16, CpuDevice(), lambda loaded, total: None)
-    assert kept(shard) == kept(looked_up) == KINDS[kind].form
+    assert kept(half) == kept(looked_up) == KINDS[kind].form
+    # Not of whole units.
+    assert kept(shard) == KINDS[kind].form._replace(has_units=False)
     assert torch.equal(products(shard), plain[3:37, 64:])
+    assert torch.equal(products(half), plain[:, 256:])
     assert torch.equal(rows_of(looked_up), plain.bfloat16().float())
 
 

@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 import torch
 
-from splitserve.worker.ops.quantization import INT4_ZERO, GroupForm, KeptForm
+from splitserve.worker.ops.quantization import CODE_ZEROS, GroupForm, KeptForm
 
 PANEL_ROWS = 32
 _TILE = 8
@@ -88,7 +88,7 @@ class CodeLayout(ABC):
 class NibbleLayout(CodeLayout):
     """Codes of 4 bits: 8 of a lane in a word, those of inputs 0, 2, 4, 6 in its lower half."""
 
-    step_inputs, step_bytes, dtype, zero = 32, 512, torch.uint8, INT4_ZERO
+    step_inputs, step_bytes, dtype, zero = 32, 512, torch.uint8, CODE_ZEROS[4]
 
     def _write(self, data: torch.Tensor, places: Places, parts: torch.Tensor) -> None:
         # Bytes of a word: inputs 0 and 2, 4 and 6, 1 and 3, 5 and 7.
@@ -98,7 +98,7 @@ class NibbleLayout(CodeLayout):
 
 
 class ByteLayout(CodeLayout):
-    """Codes of 8 bits: 4 of a lane in a word, in the order 0, 2, 1, 3.
+    """Codes of 8 bits, or of 6: 4 of a lane in a word, in the order 0, 2, 1, 3.
 
     Args:
         dtype: int8, or uint8 for E4M3.

@@ -136,7 +136,7 @@ class CodedWeight:
         Raises:
             ValueError: they do not fit.
         """
-        codes, scales, offsets = group_codes
+        codes, scales, offsets, _ = group_codes
         last_row = first_row + len(codes)
         if not 0 <= first_row <= last_row <= self.shape[0] or codes.shape[1] != self.shape[1]:
             raise ValueError(f"codes: {tuple(codes.shape)} from row {first_row} do not fit {self.shape}")

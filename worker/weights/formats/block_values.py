@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 import torch
 
-from splitserve.worker.ops.quantization import GroupCodes, GroupForm
+from splitserve.worker.ops.quantization import GroupCodes, GroupForm, ScaleUnits
 
 _IQ4_CODES = torch.tensor(
     (-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113), dtype=torch.int8
@@ -35,7 +35,7 @@ class BlockKind(NamedTuple):
 
     def values(self, blocks: torch.Tensor) -> torch.Tensor:
         """Return float32 [n, elements]."""
-        codes, scales, offsets = self.read(blocks)
+        codes, scales, offsets, _ = self.read(blocks)
         values = scales[:, :, None] * codes.view(*scales.shape, -1).float()
         if offsets is not None:
             values += offsets[:, :, None]
@@ -71,6 +71,18 @@ def _less(codes: torch.Tensor, zero: int) -> torch.Tensor:
     return (codes - zero).view(torch.int8)
 
 
+def _in_units(
+    codes: torch.Tensor,
+    unit: torch.Tensor,
+    scales: torch.Tensor,
+    offset_unit: torch.Tensor | None = None,
+    offsets: torch.Tensor | None = None,
+) -> GroupCodes:
+    """Codes with scales and offsets that are integers of 8 bits [n, G] times numbers [n, 1]."""
+    values = None if offset_unit is None or offsets is None else offset_unit * offsets.float()
+    return GroupCodes(codes, unit * scales.float(), values, ScaleUnits(unit, offset_unit))
+
+
 def _q4_0(blocks: torch.Tensor) -> GroupCodes:
     return GroupCodes(_less(_nibbles(blocks[:, 2:].contiguous(), 16), 8), _half(blocks, 0), None)
 
@@ -96,19 +108,18 @@ def _q8_0(blocks: torch.Tensor) -> GroupCodes:
 
 def _q2_k(blocks: torch.Tensor) -> GroupCodes:
     scales, data = blocks[:, :16], blocks[:, 16:80]
-    minima = _half(blocks, 82) * (scales >> 4).float()
     codes = _shifted(data, 32, 2).view(torch.int8)
-    return GroupCodes(codes, _half(blocks, 80) * (scales & 15).float(), -minima)
+    return _in_units(codes, _half(blocks, 80), scales & 15, -_half(blocks, 82), scales >> 4)
 
 
 def _q3_k(blocks: torch.Tensor) -> GroupCodes:
     high, data, packed = blocks[:, :32], blocks[:, 32:96], blocks[:, 96:108]
     # 16 scales of 6 bits: their lower 4 in 8 bytes, their upper 2 in 4.
     lower = torch.cat((packed[:, :8] & 15, packed[:, :8] >> 4), dim=1)
-    scales = (lower | (_shifted(packed[:, 8:], 4, 2) << 4)).float() - 32
+    scales = _less(lower | (_shifted(packed[:, 8:], 4, 2) << 4), 32)
     # The third bit is inverted: where it is missing, 4 is subtracted.
     codes = _shifted(data, 32, 2) | (_shifted(high, 32, 1) << 2)
-    return GroupCodes(_less(codes, 4), _half(blocks, 108) * scales, None)
+    return _in_units(_less(codes, 4), _half(blocks, 108), scales)
 
 
 def _scales_and_minima(packed: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
@@ -116,13 +127,12 @@ def _scales_and_minima(packed: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor
     first, second, rest = packed[:, :4], packed[:, 4:8], packed[:, 8:]
     scales = torch.cat((first & 63, (rest & 15) | ((first >> 2) & 48)), dim=1)
     minima = torch.cat((second & 63, (rest >> 4) | ((second >> 2) & 48)), dim=1)
-    return scales.float(), minima.float()
+    return scales, minima
 
 
 def _scaled_k(blocks: torch.Tensor, codes: torch.Tensor) -> GroupCodes:
     scales, minima = _scales_and_minima(blocks[:, 4:16])
-    scale, minimum = _half(blocks, 0) * scales, _half(blocks, 2) * minima
-    return GroupCodes(codes.view(torch.int8), scale, -minimum)
+    return _in_units(codes.view(torch.int8), _half(blocks, 0), scales, -_half(blocks, 2), minima)
 
 
 def _q4_k(blocks: torch.Tensor) -> GroupCodes:
@@ -137,8 +147,8 @@ def _q5_k(blocks: torch.Tensor) -> GroupCodes:
 def _q6_k(blocks: torch.Tensor) -> GroupCodes:
     lower = _nibbles(blocks[:, :128].contiguous(), 64)
     codes = lower | (_shifted(blocks[:, 128:192], 32, 2) << 4)
-    scale = _half(blocks, 208) * blocks[:, 192:208].contiguous().view(torch.int8).float()
-    return GroupCodes(_less(codes, 32), scale, None)
+    scales = blocks[:, 192:208].contiguous().view(torch.int8)
+    return _in_units(_less(codes, 32), _half(blocks, 208), scales)
 
 
 def _iq4_nl(blocks: torch.Tensor) -> GroupCodes:
@@ -166,14 +176,14 @@ def _mxfp4(blocks: torch.Tensor) -> GroupCodes:
 KINDS = {
     "Q4_0": BlockKind(GroupForm(4, 32, False), _q4_0),
     "Q4_1": BlockKind(GroupForm(4, 32, True), _q4_1),
-    "Q5_0": BlockKind(GroupForm(8, 32, False), _q5_0),
-    "Q5_1": BlockKind(GroupForm(8, 32, True), _q5_1),
+    "Q5_0": BlockKind(GroupForm(6, 32, False), _q5_0),
+    "Q5_1": BlockKind(GroupForm(6, 32, True), _q5_1),
     "Q8_0": BlockKind(GroupForm(8, 32, False), _q8_0),
-    "Q2_K": BlockKind(GroupForm(4, 16, True), _q2_k),
-    "Q3_K": BlockKind(GroupForm(4, 16, False), _q3_k),
-    "Q4_K": BlockKind(GroupForm(4, 32, True), _q4_k),
-    "Q5_K": BlockKind(GroupForm(8, 32, True), _q5_k),
-    "Q6_K": BlockKind(GroupForm(8, 16, False), _q6_k),
+    "Q2_K": BlockKind(GroupForm(4, 16, True, has_units=True), _q2_k),
+    "Q3_K": BlockKind(GroupForm(4, 16, False, has_units=True), _q3_k),
+    "Q4_K": BlockKind(GroupForm(4, 32, True, has_units=True), _q4_k),
+    "Q5_K": BlockKind(GroupForm(6, 32, True, has_units=True), _q5_k),
+    "Q6_K": BlockKind(GroupForm(6, 16, False, has_units=True), _q6_k),
     "IQ4_NL": BlockKind(GroupForm(8, 32, False), _iq4_nl),
     "IQ4_XS": BlockKind(GroupForm(8, 32, False), _iq4_xs),
     "MXFP4": BlockKind(GroupForm(8, 32, False), _mxfp4),

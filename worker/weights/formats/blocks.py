@@ -7,7 +7,7 @@ import torch
 from splitserve.engine_core.checkpoint.gguf.tensor_types import BLOCKS
 from splitserve.engine_core.checkpoint.weight_files import CheckpointTensor
 from splitserve.worker.layers.parameter import Window
-from splitserve.worker.ops.quantization import GroupCodes, GroupForm
+from splitserve.worker.ops.quantization import UNIT_COLUMNS, GroupCodes, GroupForm
 from splitserve.worker.weights.formats.base import FLOATS, StoredTensor, Values, check
 from splitserve.worker.weights.formats.block_values import KINDS
 
@@ -41,19 +41,18 @@ class BlockTensor(StoredTensor):
         form, columns = KINDS[self._kind.name].form, window.columns
         if columns is None or columns.start % form.group or columns.stop % form.group:
             return None
-        return form
+        has_whole_units = columns.start % UNIT_COLUMNS == 0 and columns.stop % UNIT_COLUMNS == 0
+        return form._replace(has_units=form.has_units and has_whole_units)
 
     def load_codes(self, window: Window) -> GroupCodes:
         """Return the integers of a region; see StoredTensor.load_codes."""
         blocks, columns = self._read_blocks(window)
         kind, num_rows = KINDS[self._kind.name], len(window.rows)
-        codes, scales, offsets = kind.read(blocks.view(-1, self._kind.block_bytes))
+        read = kind.read(blocks.view(-1, self._kind.block_bytes))
+        codes, scales, offsets, units = read.each(lambda values: values.view(num_rows, -1))
         groups = slice(columns.start // kind.form.group, columns.stop // kind.form.group)
-        return GroupCodes(
-            codes.view(num_rows, -1)[:, columns],
-            scales.view(num_rows, -1)[:, groups],
-            None if offsets is None else offsets.view(num_rows, -1)[:, groups],
-        )
+        offsets = None if offsets is None else offsets[:, groups]
+        return GroupCodes(codes[:, columns], scales[:, groups], offsets, units)
 
     def load(self, window: Window) -> Values:
         """Read a region; see StoredTensor.load."""
