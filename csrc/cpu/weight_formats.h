@@ -340,17 +340,22 @@ struct Int6GroupWeights {
   static constexpr float kZero = kInt6Zero;
   SPLITSERVE_INLINE static DotStep<X>::Operand operand(const char* half, int vec, int pair) {
     constexpr int kBlockPairs = kBlockDepth / 2, kUpperBytes = kHalfDepth / kBlockDepth * kBlockBytes;
-    const int j = pair % kBlockPairs;
+    const int j = pair % kBlockPairs, shift = static_cast<int>(int6_shift(2 * pair));
     const UintVec lower = Int4GroupWeights::load(half + pair / kBlockPairs * kBlockBytes, vec) >> (4 * j);
-    const UintVec upper =
-        Int4GroupWeights::load(half + kUpperBytes, vec) >> static_cast<int>(int6_shift(2 * pair));
-    // Those of the pair, each in its half of 32 bits.
-    const UintVec codes = (lower & 0x000f000fu) | (upper & 0x00030003u) << 4;
+    const UintVec upper = Int4GroupWeights::load(half + kUpperBytes, vec);
+    // Codes of the pair, each in the lowest 6 bits of its half of 32 bits.
+    const UintVec moved =
+        shift < 4 ? upper << (shift < 4 ? 4 - shift : 0) : upper >> (shift < 4 ? 0 : shift - 4);
 #if defined(__AVX512BF16__)
-    return reinterpret_cast<__m512bh>(_mm512_permutex2var_epi16(_mm512_load_si512(kInt6Numbers.bits),
-                                                                reinterpret_cast<__m512i>(codes),
+    constexpr int kFirstSelects = 0xca;
+    const __m512i codes =
+        _mm512_ternarylogic_epi32(_mm512_set1_epi32(0x000f000f), reinterpret_cast<__m512i>(lower),
+                                  reinterpret_cast<__m512i>(moved), kFirstSelects);
+    // Takes no more of them.
+    return reinterpret_cast<__m512bh>(_mm512_permutex2var_epi16(_mm512_load_si512(kInt6Numbers.bits), codes,
                                                                 _mm512_load_si512(kInt6Numbers.bits + 32)));
 #else
+    const UintVec codes = (lower & 0x000f000fu) | (moved & 0x00300030u);
     return DotStep<X>::join(__builtin_convertvector(reinterpret_cast<IntVec>(codes & 0xffffu), Vec),
                             __builtin_convertvector(reinterpret_cast<IntVec>(codes >> 16), Vec));
 #endif
