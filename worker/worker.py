@@ -233,7 +233,11 @@ class Worker:
         host_blocks = HostBlocks(self._device, pool, shape, num_host_blocks)
         caches = ArrivingCaches(layer_caches(pool, loaded.layer_places))
         max_rows = max_logits_rows(self._device, limits.vocab_size)
-        graphs = None if self._config.enforce_eager else make_graphs(loaded, caches, batch, max_rows)
+        graphs = None
+        if not self._config.enforce_eager:
+            speculation = self._config.speculation
+            max_drafts = 0 if speculation is None else speculation.num_speculative_tokens
+            graphs = make_graphs(loaded, caches, batch, max_rows, max_drafts=max_drafts)
         sampler = Sampler(self._device, batch, self.grammars, _num_mask_threads(self._config, self._device))
         drafting = _make_drafting(self._config, loaded, sampler, num_host_blocks)
         if isinstance(drafting, Drafting):

@@ -94,6 +94,14 @@ def test_every_drafter_saves_steps_beside_steps_that_begin_ahead(
 ) -> None:
     # What a draft costs here would be a matter of time.
     make_free(monkeypatch)
+    sizes: list[int] = []
+    forward = CudaGraph.forward
+
+    def noted(graph: CudaGraph, batch: object, inputs: object) -> None:
+        sizes.append(len(inputs.rows))  # type: ignore[attr-defined]
+        forward(graph, batch, inputs)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(CudaGraph, "forward", noted)
     model, draft = checkpoints
     rng = random.Random(3)
     loop_text = [rng.randrange(8, VOCAB) for _ in range(6)] * 3
@@ -112,6 +120,7 @@ def test_every_drafter_saves_steps_beside_steps_that_begin_ahead(
     assert executor.num_ahead > 5
     methods = '{"method": ["grammar", "ngram", "draft_model"], "num_speculative_tokens": 4}'
     drafting = start(gpu, invariant, model, speculative_config=methods, speculative_model=str(draft))
+    assert max(sizes) <= plain[1].max_num_seqs
     expected = [request.heard() for request in requests]
     for max_drafts, predicted in ((4, requests[3].tokens), (0, [])):
         served = [request.again() for request in requests]
@@ -123,6 +132,8 @@ def test_every_drafter_saves_steps_beside_steps_that_begin_ahead(
         assert stats.num_free_blocks == NUM_BLOCKS
         if max_drafts:
             assert stats.num_steps < loop.engine.stats().num_steps
+            # Those of few rows, too, have more tokens than the batch has rows.
+            assert max(sizes) > drafting[1].max_num_seqs
             methods_used = {each.method for each in stats.drafts if sum(each.counted)}
             assert {"prediction", "grammar", "ngram"} <= methods_used
         else:

@@ -67,7 +67,7 @@ class CudaGraphs:
             model: loaded.
             kv_caches: one per layer.
             batch: the rows to decode.
-            max_rows: most rows of logits at once; steps of more rows, or over MAX_GRAPH_ROWS, run eagerly.
+            max_rows: most rows of a graph; steps of more, or over MAX_GRAPH_ROWS, run eagerly.
             samples: capture sampling, too; False for forward_rows() alone.
         """
         self._placement = placement
@@ -77,7 +77,7 @@ class CudaGraphs:
         self._kv_caches = kv_caches
         self._batch = batch
         self._samples = samples
-        self._sizes = ladder(min(max_rows, MAX_GRAPH_ROWS, len(batch.num_tokens)))
+        self._sizes = ladder(min(max_rows, MAX_GRAPH_ROWS))
         self._ones = np.ones(self._sizes[-1], "<i4").tobytes()
         self._graphs: dict[int, CudaGraph] = {}
         # Those of the batch are not for a draft model.

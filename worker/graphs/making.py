@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from splitserve.engine_core.settings.speculation import MAX_CHEAP_ROWS
 from splitserve.worker.attention.cpu import CpuAttention
 from splitserve.worker.batch.input_batch import InputBatch
 from splitserve.worker.batch.step_graphs import DraftedStepGraphs, StepGraphs
@@ -16,7 +17,13 @@ from splitserve.worker.models.placement import Placement
 
 
 def make_graphs(
-    loaded: LoadedModel, caches: ArrivingCaches, batch: InputBatch, max_rows: int, *, samples: bool = True
+    loaded: LoadedModel,
+    caches: ArrivingCaches,
+    batch: InputBatch,
+    max_rows: int,
+    *,
+    max_drafts: int = 0,
+    samples: bool = True,
 ) -> StepGraphs | None:
     """Return graphs of decode steps; None if each has to run eagerly.
 
@@ -25,6 +32,7 @@ def make_graphs(
         caches: one per layer.
         batch: the rows to decode.
         max_rows: most rows of logits at once.
+        max_drafts: most drafts of a row in a step.
         samples: their rows are sampled as those of the batch; False for graphs that only compute drafts.
     """
     device, backend, mesh = loaded.placement
@@ -38,6 +46,9 @@ def make_graphs(
         return DecodeGraphs(loaded.model, caches, batch, max_rows, mesh.group)
     if isinstance(device, CudaDevice) and backend.can_be_captured:
         placement = Placement(device, backend, mesh)
+        # A token of a step with drafts is a row of a graph.
+        num_tokens = min(batch.limits.max_num_seqs * (1 + max_drafts), MAX_CHEAP_ROWS)
+        max_rows = min(max_rows, max(batch.limits.max_num_seqs, num_tokens))
         return CudaGraphs(placement, loaded.model, caches, batch, max_rows, samples=samples)
     return None
 

@@ -13,10 +13,7 @@ from splitserve.engine_core.kv_cache.manager import KVCacheManager
 from splitserve.engine_core.scheduler.pacing.step_budget import StepBudget
 from splitserve.engine_core.scheduler.run_ahead import MAX_STEPS_AHEAD
 from splitserve.engine_core.scheduler.running import IntColumn
-
-# Rows of a step, drafts included, up to which a draft is cheap: weights are read once for all of them. Beyond
-# it a step's time grows with its rows, and a draft that does not count costs as much as a token.
-MAX_CHEAP_ROWS = 64
+from splitserve.engine_core.settings.speculation import MAX_CHEAP_ROWS
 
 
 class StepDrafts(NamedTuple):

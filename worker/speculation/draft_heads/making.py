@@ -48,7 +48,6 @@ def make_head_drafter(
         draft.vocabulary.complete(model)
     head.serve(model, draft.vocabulary)
     caches, host_blocks = make_cache(draft, batch, num_host_blocks)
-    max_tokens = min(batch.limits.max_num_seqs, MAX_ROWS * MAX_SMALL)
-    graphs = make_pass_graphs(draft, caches, batch, max_tokens) if records else None
+    graphs = make_pass_graphs(draft, caches, batch, MAX_ROWS * MAX_SMALL) if records else None
     passes = HeadPasses(draft, head, caches, batch, graphs)
     return HeadDrafter(draft.config.family, passes, sampler, host_blocks)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 
 from splitserve.engine_core.errors import ConfigError
+from splitserve.engine_core.settings.speculation import MAX_CHEAP_ROWS, MAX_SPECULATIVE_TOKENS
 from splitserve.worker.batch.input_batch import InputBatch
 from splitserve.worker.batch.step_graphs import DraftedStepGraphs
 from splitserve.worker.graphs.making import make_drafted_graphs, make_graphs
@@ -33,16 +34,16 @@ def make_draft_model(
     """
     batch = sampler.batch
     caches, host_blocks = make_cache(draft, batch, num_host_blocks)
-    graphs = make_pass_graphs(draft, caches, batch, batch.limits.max_num_seqs) if records else None
+    graphs = make_pass_graphs(draft, caches, batch) if records else None
     passes = DraftPasses(draft, caches, batch, graphs)
     return DraftModel(passes, sampler, host_blocks, draft.config.max_model_len)
 
 
 def make_pass_graphs(
-    draft: LoadedModel, caches: ArrivingCaches, batch: InputBatch, max_rows: int
+    draft: LoadedModel, caches: ArrivingCaches, batch: InputBatch, max_tokens: int = MAX_CHEAP_ROWS
 ) -> DraftedStepGraphs | None:
-    """Return graphs of passes of up to max_rows tokens; None if each has to run eagerly."""
-    plain = make_graphs(draft, caches, batch, max_rows, samples=False)
+    """Return graphs of passes of up to max_tokens tokens; None if each has to run eagerly."""
+    plain = make_graphs(draft, caches, batch, max_tokens, max_drafts=MAX_SPECULATIVE_TOKENS, samples=False)
     return make_drafted_graphs(plain, draft, caches, batch)
 
 
