@@ -82,7 +82,7 @@ inline Isa detect_isa() {
   }
   // Cooper Lake alone has the first and not the second.
   if (!__builtin_cpu_supports("avx512bf16") || !__builtin_cpu_supports("avx512vbmi") ||
-      !__builtin_cpu_supports("avx512vnni")) {
+      !__builtin_cpu_supports("avx512vbmi2") || !__builtin_cpu_supports("avx512vnni")) {
     return Isa::kAvx512;
   }
   return may_use_tiles() ? Isa::kAmx : Isa::kAvx512Bf16;

@@ -19,12 +19,14 @@ struct RowCodes {
 
 // Rows of x as integers of 16 bits, in blocks of inputs; see row_words.h.
 struct RowWords {
-  const char* words;    // [rows, stride]
-  const float* scales;  // [rows, blocks]: what a word of a block is worth
-  const int32_t* less;  // [rows, blocks]: what products with the bytes of weights have too much, negative
-  const float* sums;    // [rows, blocks] of the inputs
-  int64_t stride;       // bytes of a row
-  int64_t depth;        // inputs of a block
+  const char* words;     // [stretches, rows, 128]: a stretch of inputs is whole blocks
+  const float* scales;   // [blocks, stride], as those below: what a word of a block is worth
+  const int32_t* first;  // what sums begin with, for what products with the bytes of weights have too much
+  const int32_t* rest;   // and what is added to them; see word_dot.h
+  const float* sums;     // of the inputs
+  int64_t rows;
+  int64_t stride;
+  int64_t depth;  // inputs of a block
   int64_t blocks;
 };
 

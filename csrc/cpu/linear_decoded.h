@@ -24,9 +24,6 @@ inline constexpr int64_t kStepInputs = DotStep<Decoded>::kPair;
 template <typename Decoded>
 inline constexpr bool kStandsForPairs = std::is_same_v<Decoded, float> && !DotStep<BFloat16>::kIsFloat;
 
-// Inputs of a stretch: whole groups, whose weights stay in the L1 cache.
-inline constexpr int64_t kStretchInputs = 128;
-static_assert(kStretchInputs % kLargestGroup == 0);
 inline constexpr int64_t kDecodedBlockRows = 256;
 // Rows and registers of outputs whose sums stay in registers.
 inline constexpr int kDecodedRows = kVecRegisters == 32 ? 12 : 6, kDecodedVecs = 2;

@@ -47,6 +47,9 @@ inline constexpr int64_t kHalfDepth = kGroupDepth / 2;
 inline constexpr int64_t kInt6HalfBytes = kHalfDepth / kBlockDepth * kBlockBytes + kPanelCols * 4;
 
 inline constexpr int64_t kSmallestGroup = 16, kLargestGroup = 128;
+// Inputs whose weights of a panel stay in the L1 cache while rows multiply with them: whole groups.
+inline constexpr int64_t kStretchInputs = 128;
+static_assert(kStretchInputs % kLargestGroup == 0);
 // Neighbours along the input dimension that one step of products of int8 adds up, and inputs of a row of a
 // tile, to whose multiples weights and activations are padded.
 inline constexpr int64_t kDotPair = 4, kDotDepth = 64;

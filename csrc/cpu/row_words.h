@@ -100,19 +100,20 @@ class WordsOfRows {
  public:
   // In the thread's memory for calls.
   explicit WordsOfRows(const LinearParams& params) : p(params), depth(Format::block_depth(params)) {
-    const int64_t size = p.rows * stride, values = p.rows * blocks;
-    constexpr int64_t kBytesOfEach = sizeof(float) + sizeof(int32_t) + sizeof(float);
+    const int64_t size = ceil_div(p.depth, kStretchInputs) * p.rows * kStretchBytes, values = stride * blocks;
+    constexpr int64_t kBytesOfEach = 2 * (sizeof(float) + sizeof(int32_t));
     words = static_cast<char*>(scratch(size + values * kBytesOfEach));
     scales = reinterpret_cast<float*>(words + size);
     sums = scales + values;
-    less = reinterpret_cast<int32_t*>(sums + values);
+    firsts = reinterpret_cast<int32_t*>(sums + values);
+    rests = firsts + values;
   }
 
   RowWords make() {
     parallel_for(p.rows, p.rows * p.depth, [&](int64_t begin, int64_t end) {
       for (int64_t row = begin; row < end; ++row) make_row(row);
     });
-    return {words, scales, less, sums, stride, depth, blocks};
+    return {words, scales, firsts, rests, sums, p.rows, stride, depth, blocks};
   }
 
  private:
@@ -128,21 +129,26 @@ class WordsOfRows {
         std::memcpy(padded, own, static_cast<size_t>(inputs) * sizeof(BFloat16));
         own = padded;
       }
-      const int64_t place = row * blocks + block;
+      const int64_t place = block * stride + row;
+      char* const to = words + word_offset(first, row, p.rows);
       const int32_t sum = make_words<Format::kHasNibbles, Format::Dot::kIsPairs>(
-          words + row * stride + first * kWordBytes, scales + place, own,
-          ceil_div(inputs, kWordsAtOnce) * kWordsAtOnce);
-      less[place] = -Format::zero(p) * sum;
+          to, scales + place, own, ceil_div(inputs, kWordsAtOnce) * kWordsAtOnce);
+      const int32_t begin = -Format::zero(p) * sum;
+      firsts[place] = Format::Dot::first(begin);
+      rests[place] = Format::Dot::rest(begin);
       sums[place] = static_cast<float>(sum) * scales[place];
     }
   }
 
   const LinearParams& p;
+  static constexpr int64_t kLineValues = 16;
+  // Values of neighbouring blocks are not a power of two apart: they would be in the same few lines of a
+  // cache.
   const int64_t depth, blocks = ceil_div(p.depth, depth),
-                       stride = ceil_div(p.depth, kWordsAtOnce) * kWordsAtOnce * kWordBytes;
+                       stride = ((p.rows / kLineValues + 1) | 1) * kLineValues;
   char* words;
   float *scales, *sums;
-  int32_t* less;
+  int32_t *firsts, *rests;
 };
 
 // The same call with the words of x, valid until the thread's next one.

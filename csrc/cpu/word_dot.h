@@ -6,6 +6,7 @@
 #pragma once
 
 #include "cpu/byte_products.h"
+#include "cpu/packed.h"
 
 #if defined(__AVX2__) && !defined(__AMX_BF16__)
 #define SPLITSERVE_MULTIPLIES_WORDS 1
@@ -13,45 +14,78 @@
 namespace splitserve::SPLITSERVE_ISA {
 
 inline constexpr int64_t kWordBytes = 2;
+// Words of a row are next to each other for a stretch of inputs, then those of the next row come: rows are a
+// constant away from each other.
+inline constexpr int64_t kStretchBytes = kStretchInputs * kWordBytes;
 
-// By VNNI.
+// Where the words of a row begin, from an input on.
+SPLITSERVE_INLINE int64_t word_offset(int64_t input, int64_t row, int64_t rows) {
+  return (input / kStretchInputs * rows + row) * kStretchBytes + input % kStretchInputs * kWordBytes;
+}
+
+// By VNNI: products with upper and with lower bytes are a phase each.
 struct ByteDot {
   static constexpr bool kIsPairs = false;
+  static constexpr int kPhases = 2;
   using Weights = IntVec;
-  struct Sums {
-    IntVec high, low;
-  };
-  // Of no products, but `less`.
-  SPLITSERVE_INLINE static Sums first(IntVec less) { return {IntVec{}, less}; }
-  SPLITSERVE_INLINE static Weights weights(UintVec bytes) { return reinterpret_cast<IntVec>(bytes); }
-  SPLITSERVE_INLINE static void accumulate(Sums& sums, Weights weights, IntVec first, IntVec second) {
-    sums.high = add_byte_products(sums.high, weights, first);
-    sums.low = add_byte_products(sums.low, weights, second);
+  using Inputs = IntVec;
+  // What sums of the first phase begin with, and what joins them afterwards: 256 * first + rest.
+  static int32_t first(int32_t begin) { return begin >> 8; }
+  static int32_t rest(int32_t begin) {
+    return static_cast<int32_t>((static_cast<uint32_t>(begin) & 255u) << kRestShift);
   }
-  SPLITSERVE_INLINE static IntVec total(const Sums& sums) { return (sums.high << 8) + sums.low; }
+  SPLITSERVE_INLINE static IntVec joined(IntVec sum, IntVec rest) {
+#if defined(__AVX512VBMI2__)
+    return reinterpret_cast<IntVec>(
+        _mm512_shldi_epi32(reinterpret_cast<__m512i>(sum), reinterpret_cast<__m512i>(rest), 8));
+#else
+    return (sum << 8) + rest;
+#endif
+  }
+  SPLITSERVE_INLINE static Weights weights(UintVec bytes) { return reinterpret_cast<IntVec>(bytes); }
+  template <int kPhase>
+  SPLITSERVE_INLINE static Inputs inputs(const char* words) {
+    return broadcast_four(words + kPhase * 4);
+  }
+  SPLITSERVE_INLINE static IntVec accumulate(IntVec sum, Weights weights, Inputs inputs) {
+    return add_byte_products(sum, weights, inputs);
+  }
+
+ private:
+#if defined(__AVX512VBMI2__)
+  // In the upper bits of what is shifted in.
+  static constexpr int kRestShift = 24;
+#else
+  static constexpr int kRestShift = 0;
+#endif
 };
 
 #if defined(SPLITSERVE_MAY_USE_VNNI)
-// By products of 16 bits.
+// By products of 16 bits, in a single phase.
 struct PairDot {
   static constexpr bool kIsPairs = true;
+  static constexpr int kPhases = 1;
   struct Weights {
     IntVec even, odd;
   };
-  struct Sums {
-    IntVec both;
+  struct Inputs {
+    IntVec first, second;
   };
-  SPLITSERVE_INLINE static Sums first(IntVec less) { return {less}; }
+  static int32_t first(int32_t begin) { return begin; }
+  static int32_t rest(int32_t) { return 0; }
   SPLITSERVE_INLINE static Weights weights(UintVec bytes) {
     typedef uint16_t Halves __attribute__((vector_size(kLanes * 4)));
     return {reinterpret_cast<IntVec>(bytes & 0x00ff00ffu),
             reinterpret_cast<IntVec>(reinterpret_cast<Halves>(bytes) >> 8)};
   }
-  SPLITSERVE_INLINE static void accumulate(Sums& sums, const Weights& weights, IntVec first, IntVec second) {
-    sums.both += half_products(weights.even, first);
-    sums.both += half_products(weights.odd, second);
+  template <int>
+  SPLITSERVE_INLINE static Inputs inputs(const char* words) {
+    return {broadcast_four(words), broadcast_four(words + 4)};
   }
-  SPLITSERVE_INLINE static IntVec total(const Sums& sums) { return sums.both; }
+  SPLITSERVE_INLINE static IntVec accumulate(IntVec sum, const Weights& weights, const Inputs& inputs) {
+    sum += half_products(weights.even, inputs.first);
+    return sum + half_products(weights.odd, inputs.second);
+  }
 };
 #endif
 

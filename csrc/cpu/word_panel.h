@@ -14,27 +14,37 @@
 namespace splitserve::SPLITSERVE_ISA {
 namespace {
 
-// Rows whose sums, of two registers of outputs, stay in registers.
-inline constexpr int kWordRows = kVecRegisters == 32 ? 6 : 3;
+// Rows whose sums, of two registers of outputs and two phases, stay in registers.
+inline constexpr int kStoredRows = kVecRegisters == 32 ? 6 : 3;
+// The same one phase after the other; products of pairs have more operands.
+template <typename Dot>
+inline constexpr int kWordRows = kVecRegisters == 32 || Dot::kPhases == 2 ? 2 * kStoredRows : kStoredRows;
 
-// Where the words of some rows are, from a block on.
+// The words of some rows, from a block on.
 struct WordRows {
-  const char* words;
+  const char* words;  // rows are kStretchBytes away from each other
   const float *scales, *sums;
-  const int32_t* less;
-  int64_t stride, blocks;
+  const int32_t *first, *rest;
+  int64_t rows, stride, depth, block;
 
-  WordRows(const RowWords& all, int64_t row, int64_t block)
-      : words(all.words + row * all.stride + block * all.depth * kWordBytes),
-        scales(all.scales + row * all.blocks + block),
-        sums(all.sums + row * all.blocks + block),
-        less(all.less + row * all.blocks + block),
+  WordRows(const RowWords& all, int64_t row, int64_t first_block)
+      : words(all.words + word_offset(first_block * all.depth, row, all.rows)),
+        scales(all.scales + first_block * all.stride + row),
+        sums(all.sums + first_block * all.stride + row),
+        first(all.first + first_block * all.stride + row),
+        rest(all.rest + first_block * all.stride + row),
+        rows(all.rows),
         stride(all.stride),
-        blocks(all.blocks) {}
+        depth(all.depth),
+        block(first_block) {}
 
-  SPLITSERVE_INLINE void to_next_block(int64_t bytes) {
-    words += bytes;
-    ++scales, ++sums, ++less;
+  SPLITSERVE_INLINE const char* quad(int64_t row, int64_t place) const {
+    return words + row * kStretchBytes + place * kQuadDepth * kWordBytes;
+  }
+  SPLITSERVE_INLINE void to_next_block() {
+    words += depth * kWordBytes;
+    if (++block * depth % kStretchInputs == 0) words += (rows - 1) * kStretchBytes;
+    scales += stride, sums += stride, first += stride, rest += stride;
   }
 };
 
@@ -71,8 +81,6 @@ SPLITSERVE_INLINE BlockScales scales_of(const CodeBlocks& own, int64_t block,
 // Bytes that were made of the codes before: [quads][32][4].
 struct DecodedQuads {
   static constexpr int64_t kScaleBytes = 0;
-  static constexpr int kBlockQuads = 2;
-  static constexpr Fetched kFetched{0, false};
   template <int>
   SPLITSERVE_INLINE static void load(const char* codes, int64_t quad, int pair, UintVec (&bytes)[kPairVecs]) {
 #pragma GCC unroll 2
@@ -82,21 +90,25 @@ struct DecodedQuads {
   }
 };
 
-// Codes as they lie in memory, and how much of other ones is fetched meanwhile.
-template <typename Format, Share kShare>
+// Codes as they lie in memory.
+template <typename Format>
 struct StoredQuads : Format {
-  static constexpr int kLines = static_cast<int>(Format::kBlockBytes / kFetchedLineBytes);
-  static constexpr Fetched kFetched{kShare == Share::kAll    ? kLines
-                                    : kShare == Share::kHalf ? kLines / 2
-                                                             : 0,
-                                    kShare == Share::kAll};
+  static constexpr Fetched kFetched{static_cast<int>(Format::kBlockBytes / kFetchedLineBytes), true};
 };
 
-// sums[i][v] += the products of a quad, of kPairs pairs of registers from `pair` on.
+// sums[v] += the products of a row's quad in a phase.
+template <typename Dot, int kPhase>
+SPLITSERVE_INLINE void add_phase(IntVec* sums, const typename Dot::Weights (&weights)[kPairVecs],
+                                 const char* words) {
+  const typename Dot::Inputs inputs = Dot::template inputs<kPhase>(words);
+#pragma GCC unroll 2
+  for (int v = 0; v < kPairVecs; ++v) sums[v] = Dot::accumulate(sums[v], weights[v], inputs);
+}
+
+// sums[phase][i][v] += the products of a quad, of kPairs pairs of registers from `pair` on.
 template <typename Codes, typename Dot, int kPlace, int kPairs, int kRows, int kVecs>
-SPLITSERVE_INLINE void add_quad(typename Dot::Sums (&sums)[kRows][kVecs], const char* codes, int64_t quad,
-                                int pair, const char* words, int64_t stride) {
-  constexpr int64_t kBytes = kQuadDepth * kWordBytes;
+SPLITSERVE_INLINE void add_quad(IntVec (&sums)[Dot::kPhases][kRows][kVecs], const char* codes, int64_t quad,
+                                int pair, const WordRows& x) {
 #pragma GCC unroll 2
   for (int p = 0; p < kPairs; ++p) {
     UintVec bytes[kPairVecs];
@@ -104,55 +116,50 @@ SPLITSERVE_INLINE void add_quad(typename Dot::Sums (&sums)[kRows][kVecs], const 
     const typename Dot::Weights weights[kPairVecs] = {Dot::weights(bytes[0]), Dot::weights(bytes[1])};
 #pragma GCC unroll 8
     for (int i = 0; i < kRows; ++i) {
-      const char* const own = words + i * stride + quad * kBytes;
-      const IntVec first = broadcast_four(own), second = broadcast_four(own + kBytes / 2);
-      Dot::accumulate(sums[i][p * kPairVecs], weights[0], first, second);
-      Dot::accumulate(sums[i][p * kPairVecs + 1], weights[1], first, second);
+      const char* const own = x.quad(i, quad);
+      add_phase<Dot, 0>(sums[0][i] + p * kPairVecs, weights, own);
+      if constexpr (Dot::kPhases == 2) add_phase<Dot, 1>(sums[1][i] + p * kPairVecs, weights, own);
     }
   }
 }
 
 // totals [kRows, 32] += what sums of a block are worth, of kVecs registers from `first` on.
-template <typename Codes, typename Dot, int kRows, int kVecs>
-SPLITSERVE_INLINE void add_block(float* totals, const typename Dot::Sums (&sums)[kRows][kVecs],
-                                 const WordRows& x, const CodeBlocks& own, const BlockScales& scales,
-                                 int first) {
-  Vec row_scales[kRows];
-#pragma GCC unroll 8
-  for (int i = 0; i < kRows; ++i) row_scales[i] = broadcast(x.scales[i * x.blocks]);
+template <typename Codes, int kRows, int kVecs>
+SPLITSERVE_INLINE void add_block(float* totals, const IntVec (&sums)[kRows][kVecs], const WordRows& x,
+                                 const CodeBlocks& own, const BlockScales& scales, int first) {
 #pragma GCC unroll 4
   for (int v = 0; v < kVecs; ++v) {
     float* const to = totals + (first + v) * kLanes;
     const auto add = [&](const auto& with_sum) __attribute__((always_inline)) {
-#pragma GCC unroll 8
+#pragma GCC unroll 16
       for (int i = 0; i < kRows; ++i) {
-        const Vec sum = __builtin_convertvector(Dot::total(sums[i][v]), Vec);
+        const Vec sum = __builtin_convertvector(sums[i][v], Vec);
         store(to + i * kPanelCols, with_sum(i, sum, load(to + i * kPanelCols)));
       }
     };
     // A row's scale is a power of two, so its product with one of weights is exact.
     const auto scaled_by = [&](Vec scale) __attribute__((always_inline)) {
       add([&](int i, Vec sum, Vec total)
-              __attribute__((always_inline)) { return fma(sum, scale * row_scales[i], total); });
+              __attribute__((always_inline)) { return fma(sum, scale * broadcast(x.scales[i]), total); });
     };
     const int64_t col = (first + v) * kLanes;
     if constexpr (Codes::kScaleBytes > 0) {
       scaled_by(Codes::scale(own.codes - Codes::kScaleBytes, first + v));
     } else if (scales.scales == nullptr) {
       add([&](int i, Vec sum, Vec total)
-              __attribute__((always_inline)) { return fma(sum, row_scales[i], total); });
+              __attribute__((always_inline)) { return fma(sum, broadcast(x.scales[i]), total); });
     } else if (scales.offsets == nullptr) {
       scaled_by(load(scales.scales + col));
     } else {
       const Vec scale = load(scales.scales + col), offset = load(scales.offsets + col);
       add([&](int i, Vec sum, Vec total) __attribute__((always_inline)) {
-        return fma(broadcast(x.sums[i * x.blocks]), offset, fma(sum, scale * row_scales[i], total));
+        return fma(broadcast(x.sums[i]), offset, fma(sum, scale * broadcast(x.scales[i]), total));
       });
     }
   }
 }
 
-// totals [kRows, 32] += the products of `quads` quads.
+// totals [kRows, 32] += the products of `quads` quads, of few rows: codes are read once, from memory.
 template <typename Codes, typename Dot, int kRows>
 [[gnu::noinline]] void add_words(float* totals, WordRows x, CodeBlocks own, int64_t quads) {
   constexpr int kPairs = kRows == 1 ? kVecPairs : 1, kVecs = kPairs * kPairVecs;
@@ -163,30 +170,98 @@ template <typename Codes, typename Dot, int kRows>
     const BlockScales scales = scales_of(own, block, buffers);
     const int64_t count = left < own.quads ? left : own.quads;
     if constexpr (Codes::kScaleBytes > 0) {
-      if constexpr (kFetched.lines > 0) fetch<kFetched.of(1)>(own.ahead, 0);
+      fetch<kFetched.of(1)>(own.ahead, 0);
       own.ahead += Codes::kScaleBytes;
     }
     for (int pair = 0; pair < kVecPairs; pair += kPairs) {
-      typename Dot::Sums sums[kRows][kVecs];
+      IntVec sums[Dot::kPhases][kRows][kVecs] = {};
 #pragma GCC unroll 8
       for (int i = 0; i < kRows; ++i) {
 #pragma GCC unroll 4
-        for (int v = 0; v < kVecs; ++v) sums[i][v] = Dot::first(broadcast_four(x.less + i * x.blocks));
+        for (int v = 0; v < kVecs; ++v) sums[0][i][v] = broadcast_four(x.first + i);
       }
       for (int64_t quad = 0; quad < count; quad += kTurn) {
         if (kVecPairs == kPairs || pair == 0) fetch<kFetched>(own.ahead, quad / kTurn);
-        add_quad<Codes, Dot, 0, kPairs>(sums, own.codes, quad, pair, x.words, x.stride);
-        add_quad<Codes, Dot, 1, kPairs>(sums, own.codes, quad + 1, pair, x.words, x.stride);
+        add_quad<Codes, Dot, 0, kPairs>(sums, own.codes, quad, pair, x);
+        add_quad<Codes, Dot, 1, kPairs>(sums, own.codes, quad + 1, pair, x);
         if constexpr (kTurn == 4) {
-          add_quad<Codes, Dot, 2, kPairs>(sums, own.codes, quad + 2, pair, x.words, x.stride);
-          add_quad<Codes, Dot, 3, kPairs>(sums, own.codes, quad + 3, pair, x.words, x.stride);
+          add_quad<Codes, Dot, 2, kPairs>(sums, own.codes, quad + 2, pair, x);
+          add_quad<Codes, Dot, 3, kPairs>(sums, own.codes, quad + 3, pair, x);
         }
       }
-      add_block<Codes, Dot>(totals, sums, x, own, scales, pair * kPairVecs);
+      if constexpr (Dot::kPhases == 2) {
+#pragma GCC unroll 8
+        for (int i = 0; i < kRows; ++i) {
+          const IntVec rest = broadcast_four(x.rest + i);
+#pragma GCC unroll 4
+          for (int v = 0; v < kVecs; ++v) sums[0][i][v] = Dot::joined(sums[0][i][v], rest) + sums[1][i][v];
+        }
+      }
+      add_block<Codes>(totals, sums[0], x, own, scales, pair * kPairVecs);
     }
-    x.to_next_block(own.quads * kQuadDepth * kWordBytes);
+    x.to_next_block();
     own.codes += own.bytes;
     own.ahead += own.quads / kTurn * kFetched.lines * kFetchedLineBytes;
+  }
+}
+
+// Lines that are asked for while a stretch is multiplied, evenly; all at once would keep loads waiting.
+template <int kPhases>
+struct FetchedEvenly {
+  const char* start;
+  int64_t lines, asked, done;
+
+  SPLITSERVE_INLINE void next_quad() {
+    constexpr int64_t kQuads = kStretchInputs / kQuadDepth * kVecPairs * kPhases;
+    for (asked += lines; asked >= kQuads; asked -= kQuads, ++done)
+      __builtin_prefetch(start + done * kFetchedLineBytes);
+  }
+};
+
+// sums[i][v] += the products of two registers of `quads` quads, from `bytes` on, in a phase.
+template <typename Dot, int kPhase, int kRows>
+SPLITSERVE_INLINE void add_phase_of_block(IntVec (&sums)[kRows][kPairVecs], const char* bytes, int64_t quads,
+                                          int pair, const WordRows& x, FetchedEvenly<Dot::kPhases>* ahead) {
+  for (int64_t quad = 0; quad < quads; ++quad) {
+    ahead->next_quad();
+    UintVec own[kPairVecs];
+    DecodedQuads::load<0>(bytes, quad, pair, own);
+    const typename Dot::Weights weights[kPairVecs] = {Dot::weights(own[0]), Dot::weights(own[1])};
+#pragma GCC unroll 16
+    for (int i = 0; i < kRows; ++i) add_phase<Dot, kPhase>(sums[i], weights, x.quad(i, quad));
+  }
+}
+
+// The same of more rows, and codes that are bytes in the L1 cache: one phase after the other, so that there
+// are half as many sums, and the second phase goes on with those of the first.
+template <typename Dot, int kRows>
+[[gnu::noinline]] void add_decoded_words(float* totals, WordRows x, CodeBlocks own, int64_t quads,
+                                         int64_t lines) {
+  FetchedEvenly<Dot::kPhases> ahead{own.ahead, lines, 0, 0};
+  alignas(64) float buffers[2][kPanelCols];
+  for (int64_t left = quads, block = 0; left > 0; left -= own.quads, ++block) {
+    const BlockScales scales = scales_of(own, block, buffers);
+    const int64_t count = left < own.quads ? left : own.quads;
+    for (int pair = 0; pair < kVecPairs; ++pair) {
+      IntVec sums[kRows][kPairVecs];
+#pragma GCC unroll 16
+      for (int i = 0; i < kRows; ++i) sums[i][0] = sums[i][1] = broadcast_four(x.first + i);
+      add_phase_of_block<Dot, 0>(sums, own.codes, count, pair, x, &ahead);
+      if constexpr (Dot::kPhases == 2) {
+#pragma GCC unroll 16
+        for (int i = 0; i < kRows; ++i) {
+          const IntVec rest = broadcast_four(x.rest + i);
+          sums[i][0] = Dot::joined(sums[i][0], rest);
+          sums[i][1] = Dot::joined(sums[i][1], rest);
+        }
+        add_phase_of_block<Dot, 1>(sums, own.codes, count, pair, x, &ahead);
+      }
+      // Totals wait in memory: the registers are for the sums of a block.
+      asm volatile("" : : : "memory");
+      add_block<DecodedQuads>(totals, sums, x, own, scales, pair * kPairVecs);
+    }
+    x.to_next_block();
+    own.codes += own.bytes;
   }
 }
 
@@ -194,11 +269,7 @@ template <typename Codes, typename Dot, int kRows>
 template <typename Format>
 class WordPanel {
  public:
-  // More rows than kStoredRows multiply what is decoded once: int8, which is put from pairs into fours, costs
-  // them a tenth more if each pass does so for itself, and codes of 6 bits cost few rows more, where these
-  // take many passes.
-  static constexpr int64_t kStoredRows = Format::kBlockQuads == 4 && kVecRegisters == 16 ? kWordRows : 48,
-                           kMostRows = 256;
+  static constexpr int64_t kMostRows = 256;
 
   void multiply(const LinearParams& p, int64_t row, int64_t row_end, const Panels& panels) {
     const int64_t rows = row_end - row;
@@ -212,6 +283,8 @@ class WordPanel {
 
  private:
   using Dot = typename Format::Dot;
+  static constexpr int64_t kLines = panel_bytes(Format::kFormat, kStretchInputs) / kFetchedLineBytes;
+  static constexpr int64_t kAheadBytes = panel_bytes(Format::kFormat, kStretchInputs);
   static constexpr int64_t kMostBlocks = kStretchInputs / kSmallestGroup;
 
   static constexpr int64_t kTurnDepth = Format::kBlockQuads * kQuadDepth;
@@ -225,26 +298,13 @@ class WordPanel {
     return Format::kHasNibbles || p.depth % kBlockDepth == 0 ? p.words.blocks : p.depth / p.words.depth;
   }
 
-  // A single pass runs ahead in the stream of weights; of several, which find the panel in a cache, the first
-  // two fetch half of the next one each.
   void add_stored(const LinearParams& p, int64_t row, int64_t rows, const Panels& panels, int64_t blocks) {
     const int64_t whole = blocks * p.words.depth, quads = quads_of(whole < p.depth ? whole : p.depth);
     CodeBlocks own = blocks_of(p, panels.current, 0);
-    const int64_t passes = ceil_div(rows, kWordRows);
-    for (int64_t pass = 0; pass < passes; ++pass) {
-      const int64_t begin = rows * pass / passes, count = rows * (pass + 1) / passes - begin;
-      float* const to = totals + begin * kPanelCols;
-      const WordRows x(p.words, row + begin, 0);
-      if (passes == 1) {
-        own.ahead = own.codes - Format::kScaleBytes + kStreamAheadBytes;
-        add<StoredQuads<Format, Share::kAll>>(to, count, x, own, quads);
-      } else if (pass < 2) {
-        own.ahead = panel_of<Format>(p, panels.next) + pass * panel_bytes(Format::kFormat, p.depth) / 2;
-        add<StoredQuads<Format, Share::kHalf>>(to, count, x, own, quads);
-      } else {
-        add<StoredQuads<Format, Share::kNone>>(to, count, x, own, quads);
-      }
-    }
+    own.ahead = own.codes - Format::kScaleBytes + kStreamAheadBytes;
+    const WordRows x(p.words, row, 0);
+    with_rows<kStoredRows>(
+        rows, [&](auto count) { add_words<StoredQuads<Format>, Dot, count>(totals, x, own, quads); });
   }
 
   // A stretch of inputs, by any number of passes.
@@ -252,11 +312,14 @@ class WordPanel {
     const int64_t left = p.depth - block * p.words.depth,
                   depth = left < kStretchInputs ? left : kStretchInputs;
     const CodeBlocks own = decoded(p, panels, block, depth);
-    const int64_t passes = ceil_div(rows, kWordRows);
+    const int64_t passes = ceil_div(rows, kWordRows<Dot>);
     for (int64_t pass = 0; pass < passes; ++pass) {
       const int64_t begin = rows * pass / passes, end = rows * (pass + 1) / passes;
-      add<DecodedQuads>(totals + begin * kPanelCols, end - begin, {p.words, row + begin, block}, own,
-                        quads_of(depth));
+      float* const to = totals + begin * kPanelCols;
+      const WordRows x(p.words, row + begin, block);
+      with_rows<kWordRows<Dot>>(end - begin, [&](auto count) {
+        add_decoded_words<Dot, count>(to, x, own, quads_of(depth), pass == 0 ? kLines : 0);
+      });
     }
   }
 
@@ -284,19 +347,15 @@ class WordPanel {
   // Those of a stretch as bytes; meanwhile the next one is fetched.
   CodeBlocks decoded(const LinearParams& p, const Panels& panels, int64_t block, int64_t depth) {
     CodeBlocks own = blocks_of(p, panels.current, block);
-    const int64_t first = block * p.words.depth;
-    const char* ahead = first + kStretchInputs < p.depth
-                            ? panel_of<Format>(p, panels.current) + bytes_of(first + kStretchInputs)
-                            : panel_of<Format>(p, panels.next);
     char* to = bytes;
     const char* codes = own.codes;
+    own.ahead = codes + kAheadBytes;
     int64_t count = 0;
     for (int64_t left = depth; left > 0; left -= p.words.depth, codes += own.bytes, ++count) {
       const int64_t inputs = left < p.words.depth ? left : p.words.depth;
-      for (int64_t k = 0; k < inputs; k += kTurnDepth, ahead += Format::kBlockBytes) {
-        for (int64_t line = 0; line < Format::kBlockBytes; line += kFetchedLineBytes)
-          __builtin_prefetch(ahead + line);
-        decode_turn(codes + k / kTurnDepth * Format::kBlockBytes, inputs - k, to);
+      for (int64_t k = 0; k < inputs; k += kTurnDepth) {
+        const char* const turn = codes + k / kTurnDepth * Format::kBlockBytes;
+        decode_turn(turn, inputs - k, to);
         to += Format::kBlockQuads * kQuadBytes;
       }
       if constexpr (Format::kScaleBytes > 0) {
@@ -337,20 +396,15 @@ class WordPanel {
     }
   }
 
-  template <typename Codes>
-  static void add(float* to, int64_t rows, const WordRows& x, const CodeBlocks& own, int64_t quads) {
-    with_rows<kWordRows>(rows, [&](auto count) { add_words<Codes, Dot, count>(to, x, own, quads); });
-  }
-
   alignas(64) float totals[kMostRows * kPanelCols];
   alignas(64) char bytes[kStretchInputs * kPanelCols];
   alignas(64) float scales[kMostBlocks][2][kPanelCols];
 };
 
 template <typename Format>
-  requires requires { typename Format::Dot::Sums; }
+  requires requires { Format::kBlockQuads; }
 struct BlockRows<Format> {
-  static constexpr int64_t kLeastRows = 48, kMostRows = WordPanel<Format>::kMostRows, kBytes = kRowBlockBytes;
+  static constexpr int64_t kLeastRows = 48, kMostRows = WordPanel<Format>::kMostRows, kBytes = 640 * 1024;
 
   void multiply(const LinearParams& p, int64_t row, int64_t row_end, const Panels& panels) {
     panel.multiply(p, row, row_end, panels);
