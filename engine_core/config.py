@@ -35,6 +35,11 @@ def max_steps_in_flight(num_stages: int) -> int:
     return max(2, num_stages)
 
 
+# Rows of a step, drafts included, up to which a draft is cheap: weights are read once for all of them. Beyond
+# it a step's time grows with its rows, and a draft that does not count costs as much as a token.
+MAX_CHEAP_ROWS = 64
+
+
 class SchedulerConfig(msgspec.Struct, frozen=True, kw_only=True):
     """Limits the scheduler works within; all counts are tokens, blocks or requests.
 

@@ -9,10 +9,6 @@ from splitserve.engine_core.settings.checks import check_range
 from splitserve.engine_core.settings.shared import QUANTIZATIONS
 
 MAX_SPECULATIVE_TOKENS = 8
-
-# Rows of a step, drafts included, up to which a draft is cheap: weights are read once for all of them. Beyond
-# it a step's time grows with its rows, and a draft that does not count costs as much as a token.
-MAX_CHEAP_ROWS = 64
 MAX_LOOKUP_TOKENS = 16
 _DRAFT_MODEL, _EAGLE3, _MTP = "draft_model", "eagle3", "mtp"
 _NGRAM, _SUFFIX = "ngram", "suffix"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from splitserve.engine_core.settings.speculation import MAX_CHEAP_ROWS
+from splitserve.engine_core.config import MAX_CHEAP_ROWS
 from splitserve.worker.attention.cpu import CpuAttention
 from splitserve.worker.batch.input_batch import InputBatch
 from splitserve.worker.batch.step_graphs import DraftedStepGraphs, StepGraphs

@@ -7,13 +7,12 @@ from typing import NamedTuple
 
 import numpy as np
 
-from splitserve.engine_core.config import SchedulerConfig
+from splitserve.engine_core.config import MAX_CHEAP_ROWS, SchedulerConfig
 from splitserve.engine_core.ipc.worker_messages import StageDrafts
 from splitserve.engine_core.kv_cache.manager import KVCacheManager
 from splitserve.engine_core.scheduler.pacing.step_budget import StepBudget
 from splitserve.engine_core.scheduler.run_ahead import MAX_STEPS_AHEAD
 from splitserve.engine_core.scheduler.running import IntColumn
-from splitserve.engine_core.settings.speculation import MAX_CHEAP_ROWS
 
 
 class StepDrafts(NamedTuple):

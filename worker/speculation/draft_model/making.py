@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import torch
 
+from splitserve.engine_core.config import MAX_CHEAP_ROWS
 from splitserve.engine_core.errors import ConfigError
-from splitserve.engine_core.settings.speculation import MAX_CHEAP_ROWS, MAX_SPECULATIVE_TOKENS
+from splitserve.engine_core.settings.speculation import MAX_SPECULATIVE_TOKENS
 from splitserve.worker.batch.input_batch import InputBatch
 from splitserve.worker.batch.step_graphs import DraftedStepGraphs
 from splitserve.worker.graphs.making import make_drafted_graphs, make_graphs
