@@ -29,12 +29,13 @@ inline constexpr const char* kIsaNames[]{"portable"};
 inline bool may_use_tiles() {
 #if defined(SPLITSERVE_EMULATES_AMX)
   return true;
-#endif
+#else
   constexpr unsigned kNeeded = 1u << 22 | 1u << 24 | 1u << 25;  // AMX-BF16, AMX-TILE, AMX-INT8
   constexpr int kRequestPermission = 0x1023, kTileData = 18;    // ARCH_REQ_XCOMP_PERM, XFEATURE_XTILE_DATA
   unsigned a, b, c, d;
   if (!__get_cpuid_count(7, 0, &a, &b, &c, &d) || (d & kNeeded) != kNeeded) return false;
   return syscall(SYS_arch_prctl, kRequestPermission, kTileData) == 0;
+#endif
 }
 #endif
 

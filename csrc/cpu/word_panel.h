@@ -283,10 +283,9 @@ class WordPanel {
 
  private:
   using Dot = typename Format::Dot;
-  static constexpr int64_t kLines = panel_bytes(Format::kFormat, kStretchInputs) / kFetchedLineBytes;
-  static constexpr int64_t kAheadBytes = panel_bytes(Format::kFormat, kStretchInputs);
-  static constexpr int64_t kMostBlocks = kStretchInputs / kSmallestGroup;
-
+  // Of a stretch.
+  static constexpr int64_t kCodeBytes = panel_bytes(Format::kFormat, kStretchInputs),
+                           kMostBlocks = kStretchInputs / kSmallestGroup;
   static constexpr int64_t kTurnDepth = Format::kBlockQuads * kQuadDepth;
 
   // Quads are multiplied in twos or fours.
@@ -312,13 +311,13 @@ class WordPanel {
     const int64_t left = p.depth - block * p.words.depth,
                   depth = left < kStretchInputs ? left : kStretchInputs;
     const CodeBlocks own = decoded(p, panels, block, depth);
-    const int64_t passes = ceil_div(rows, kWordRows<Dot>);
+    const int64_t passes = ceil_div(rows, kWordRows<Dot>), lines = kCodeBytes / kFetchedLineBytes;
     for (int64_t pass = 0; pass < passes; ++pass) {
       const int64_t begin = rows * pass / passes, end = rows * (pass + 1) / passes;
       float* const to = totals + begin * kPanelCols;
       const WordRows x(p.words, row + begin, block);
       with_rows<kWordRows<Dot>>(end - begin, [&](auto count) {
-        add_decoded_words<Dot, count>(to, x, own, quads_of(depth), pass == 0 ? kLines : 0);
+        add_decoded_words<Dot, count>(to, x, own, quads_of(depth), pass == 0 ? lines : 0);
       });
     }
   }
@@ -344,12 +343,13 @@ class WordPanel {
     return own;
   }
 
-  // Those of a stretch as bytes; meanwhile the next one is fetched.
+  // Those of a stretch as bytes; while these are multiplied the next one is fetched.
   CodeBlocks decoded(const LinearParams& p, const Panels& panels, int64_t block, int64_t depth) {
     CodeBlocks own = blocks_of(p, panels.current, block);
     char* to = bytes;
     const char* codes = own.codes;
-    own.ahead = codes + kAheadBytes;
+    own.ahead = block * p.words.depth + kStretchInputs < p.depth ? codes + kCodeBytes
+                                                                 : panel_of<Format>(p, panels.next);
     int64_t count = 0;
     for (int64_t left = depth; left > 0; left -= p.words.depth, codes += own.bytes, ++count) {
       const int64_t inputs = left < p.words.depth ? left : p.words.depth;

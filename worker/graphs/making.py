@@ -31,7 +31,7 @@ def make_graphs(
         loaded: the model.
         caches: one per layer.
         batch: the rows to decode.
-        max_rows: most rows of logits at once.
+        max_rows: most rows at once, as logits or for other reasons.
         max_drafts: most drafts of a row in a step.
         samples: their rows are sampled as those of the batch; False for graphs that only compute drafts.
     """
@@ -47,8 +47,9 @@ def make_graphs(
     if isinstance(device, CudaDevice) and backend.can_be_captured:
         placement = Placement(device, backend, mesh)
         # A token of a step with drafts is a row of a graph.
-        num_tokens = min(batch.limits.max_num_seqs * (1 + max_drafts), MAX_CHEAP_ROWS)
-        max_rows = min(max_rows, max(batch.limits.max_num_seqs, num_tokens))
+        limits = batch.limits
+        most_drafted = min(limits.max_num_seqs * (1 + max_drafts), MAX_CHEAP_ROWS)
+        max_rows = min(max_rows, max(limits.max_num_seqs, most_drafted), limits.max_num_batched_tokens)
         return CudaGraphs(placement, loaded.model, caches, batch, max_rows, samples=samples)
     return None
 

@@ -166,8 +166,8 @@ class PackedWeight:
             self._pack(codes, first_row, 0)
         else:
             data, shape, row = self._expert_of(first_row)
-            zero = CODE_ZEROS[self.form.bits] if offsets is None else 0
-            _lib.pack_codes(data, codes + zero, None, *shape, row)
+            stored = codes + CODE_ZEROS[self.form.bits] if offsets is None else codes
+            _lib.pack_codes(data, stored, None, *shape, row)
         if not self.form.has_units:
             self._fill_scales(first_row, scales, offsets)
             return

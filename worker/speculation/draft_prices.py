@@ -12,8 +12,8 @@ every step.
 
 from __future__ import annotations
 
-# Steps of more rows do not draft, see engine_core.scheduler.pacing.draft_room.
-MAX_ROWS = 64
+from splitserve.engine_core.config import MAX_CHEAP_ROWS
+
 # Until any step has had drafts: a quarter of a token each. Of another number they cost what they did last.
 FIRST_PRICE = 0.25
 _MEMORY = 0.8
@@ -29,7 +29,7 @@ class DraftPrices:
     """Learns from every step that only decodes; used by the worker's thread."""
 
     def __init__(self) -> None:
-        self._plain_s = [0.0] * (MAX_ROWS + 1)
+        self._plain_s = [0.0] * (MAX_CHEAP_ROWS + 1)
         # Time of a step of so many drafts beyond that of one without, as a share of the latter.
         self._extra: dict[int, float] = {}
         # Of one draft, in the last steps with any.
@@ -41,7 +41,7 @@ class DraftPrices:
 
     def took(self, num_rows: int, num_drafts: int, seconds: float) -> None:
         """Take note of a step that computed the last token of each row, and drafts."""
-        if not 0 < num_rows <= MAX_ROWS:
+        if not 0 < num_rows <= MAX_CHEAP_ROWS:
             return
         known_s = self._plain_s[num_rows]
         if num_drafts == 0:
@@ -62,7 +62,7 @@ class DraftPrices:
 
         The engine has about as much to do for a step that may draft as the worker.
         """
-        known_s = self._plain_s[num_rows] if num_rows <= MAX_ROWS else 0.0
+        known_s = self._plain_s[num_rows] if num_rows <= MAX_CHEAP_ROWS else 0.0
         return min(_MAX_IDLE_STEPS, int(2 * self._look_s / known_s / _MAX_LOOK_SHARE)) if known_s else 0
 
     def of_a_draft(self, num_rows: int, num_drafts: int) -> float:
@@ -73,12 +73,12 @@ class DraftPrices:
 
     def in_tokens(self, num_rows: int, seconds: float) -> float:
         """Return how many tokens a step of so many rows would have made in the time; 0 if nobody knows."""
-        known_s = self._plain_s[num_rows] if num_rows <= MAX_ROWS else 0.0
+        known_s = self._plain_s[num_rows] if num_rows <= MAX_CHEAP_ROWS else 0.0
         return seconds / known_s * num_rows if known_s else 0.0
 
     def read_ahead(self, num_rows: int, seconds: float) -> None:
         """Take note of how long a drafter read for a step that only decoded, before it is asked to draft."""
-        known_s = self._plain_s[num_rows] if num_rows <= MAX_ROWS else 0.0
+        known_s = self._plain_s[num_rows] if num_rows <= MAX_CHEAP_ROWS else 0.0
         if known_s:
             share = seconds / known_s
             self._read_share = _moved(self._read_share, share) if self._read_share else share

@@ -8,7 +8,7 @@ from splitserve.worker.models.draft_heads.eagle3 import Eagle3Head
 from splitserve.worker.models.draft_heads.mtp import MtpHead
 from splitserve.worker.models.loaded_model import LoadedModel
 from splitserve.worker.sampling.sampler import Sampler
-from splitserve.worker.speculation.draft_heads.head_drafter import MAX_ROWS, HeadDrafter
+from splitserve.worker.speculation.draft_heads.head_drafter import HeadDrafter
 from splitserve.worker.speculation.draft_heads.head_passes import MAX_SMALL, HeadPasses
 from splitserve.worker.speculation.draft_model.making import make_cache, make_draft_model, make_pass_graphs
 from splitserve.worker.speculation.drafter import ModelDrafter
@@ -48,6 +48,6 @@ def make_head_drafter(
         draft.vocabulary.complete(model)
     head.serve(model, draft.vocabulary)
     caches, host_blocks = make_cache(draft, batch, num_host_blocks)
-    graphs = make_pass_graphs(draft, caches, batch, MAX_ROWS * MAX_SMALL) if records else None
+    graphs = make_pass_graphs(draft, caches, batch, MAX_SMALL) if records else None
     passes = HeadPasses(draft, head, caches, batch, graphs)
     return HeadDrafter(draft.config.family, passes, sampler, host_blocks)

@@ -4,19 +4,18 @@ from __future__ import annotations
 
 import torch
 
-from splitserve.engine_core.config import MAX_CHEAP_ROWS
 from splitserve.engine_core.errors import ConfigError
-from splitserve.engine_core.settings.speculation import MAX_SPECULATIVE_TOKENS
 from splitserve.worker.batch.input_batch import InputBatch
 from splitserve.worker.batch.step_graphs import DraftedStepGraphs
 from splitserve.worker.graphs.making import make_drafted_graphs, make_graphs
 from splitserve.worker.kv_cache.arriving_caches import ArrivingCaches
 from splitserve.worker.kv_cache.host_blocks import HostBlocks
 from splitserve.worker.kv_cache.layout import layer_caches
+from splitserve.worker.models.draft_heads.hidden_taps import MAX_READ_ROWS
 from splitserve.worker.models.loaded_model import LoadedModel
 from splitserve.worker.sampling.sampler import Sampler
 from splitserve.worker.speculation.draft_model.draft_model import DraftModel
-from splitserve.worker.speculation.draft_model.passes import DraftPasses
+from splitserve.worker.speculation.draft_model.passes import MAX_SMALL, DraftPasses
 
 
 def make_draft_model(
@@ -35,16 +34,17 @@ def make_draft_model(
     """
     batch = sampler.batch
     caches, host_blocks = make_cache(draft, batch, num_host_blocks)
-    graphs = make_pass_graphs(draft, caches, batch) if records else None
+    graphs = make_pass_graphs(draft, caches, batch, MAX_SMALL) if records else None
     passes = DraftPasses(draft, caches, batch, graphs)
     return DraftModel(passes, sampler, host_blocks, draft.config.max_model_len)
 
 
 def make_pass_graphs(
-    draft: LoadedModel, caches: ArrivingCaches, batch: InputBatch, max_tokens: int = MAX_CHEAP_ROWS
+    draft: LoadedModel, caches: ArrivingCaches, batch: InputBatch, row_tokens: int
 ) -> DraftedStepGraphs | None:
-    """Return graphs of passes of up to max_tokens tokens; None if each has to run eagerly."""
-    plain = make_graphs(draft, caches, batch, max_tokens, max_drafts=MAX_SPECULATIVE_TOKENS, samples=False)
+    """Return graphs of passes of up to row_tokens tokens of each row; None if each has to run eagerly."""
+    max_tokens = MAX_READ_ROWS * row_tokens
+    plain = make_graphs(draft, caches, batch, max_tokens, max_drafts=row_tokens - 1, samples=False)
     return make_drafted_graphs(plain, draft, caches, batch)
 
 
