@@ -170,3 +170,10 @@ def test_scripts_may_give_a_dict() -> None:
         engine_keywords(), {"speculative_config": {"method": "ngram", "num_speculative_tokens": 3}}
     )
     assert words == ['--speculative-config={"method":"ngram","num_speculative_tokens":3}']
+
+
+@pytest.mark.parametrize("settings", [{"speculate": "ngram"}, {"speculative_config": '{"method": "suffix"}'}])
+def test_made_up_workers_draft_nothing(settings: dict[str, str]) -> None:
+    with pytest.raises(ConfigError, match="--speculate must be none with --executor simulated"):
+        EngineConfig(executor="simulated", **settings).validate()  # type: ignore[arg-type]
+    EngineConfig(executor="simulated").validate()
