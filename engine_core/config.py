@@ -284,8 +284,9 @@ class EngineConfig(SchedulingSettings, frozen=True, kw_only=True):
             raise ConfigError(f"{sizes} must be 1 with --executor simulated")
         if self.fit and self.executor == "simulated":
             raise ConfigError("--fit must be left out with --executor simulated")
-        if self.speculation is not None and self.executor == "simulated":
-            raise ConfigError("--speculate must be none with --executor simulated, which has no model")
+        if self.executor == "simulated" and self.speculation is not None:
+            flags = "--speculate, --speculative-config and --speculative-model"
+            raise ConfigError(f"{flags} must be left out with --executor simulated")
         if not re.fullmatch(r"|auto|local|[^/\s]{1,250}:\d{1,5}", self.ray_address):
             raise ConfigError(f"--ray-address must be HOST:PORT, auto or local, got {self.ray_address!r}")
         if self.executor != "ray":

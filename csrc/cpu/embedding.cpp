@@ -58,7 +58,7 @@ struct GroupCodes {
     if (format == WeightFormat::kInt4Groups)
       return static_cast<float>(nibble(panel + k / kBlockDepth * kBlockBytes, k));
     const char* const half = panel + k / kHalfDepth * kInt6HalfBytes;
-    const uint32_t upper = word(half + kInt6HalfBytes - kPanelCols * 4) >> int6_shift(k % kHalfDepth) & 3;
+    const uint32_t upper = word(half + kInt6UpperOffset) >> int6_shift(k % kHalfDepth) & 3;
     return static_cast<float>(nibble(half + k % kHalfDepth / kBlockDepth * kBlockBytes, k) | upper << 4);
   }
 

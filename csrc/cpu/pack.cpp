@@ -113,7 +113,7 @@ void pack_halves(char* panel, int64_t col, const int8_t* codes, int64_t depth) {
       for (int64_t i = 0; i < std::min(left, kBlockDepth); ++i)
         upper |= (static_cast<uint32_t>(codes[first + i]) >> 4 & 3) << int6_shift(block * kBlockDepth + i);
     }
-    std::memcpy(half + kInt6HalfBytes - kPanelCols * 4 + col * 4, &upper, sizeof upper);
+    std::memcpy(half + kInt6UpperOffset + col * 4, &upper, sizeof upper);
   }
 }
 

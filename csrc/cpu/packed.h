@@ -44,7 +44,8 @@ inline constexpr int64_t kBlockBytes = kPanelCols * 4;
 inline constexpr int64_t kGroupCodeBytes = kGroupDepth / kBlockDepth * kBlockBytes;
 // Of codes of 6 bits.
 inline constexpr int64_t kHalfDepth = kGroupDepth / 2;
-inline constexpr int64_t kInt6HalfBytes = kHalfDepth / kBlockDepth * kBlockBytes + kPanelCols * 4;
+inline constexpr int64_t kInt6UpperOffset = kHalfDepth / kBlockDepth * kBlockBytes,
+                         kInt6HalfBytes = kInt6UpperOffset + kPanelCols * 4;
 
 inline constexpr int64_t kSmallestGroup = 16, kLargestGroup = 128;
 // Inputs whose weights of a panel stay in the L1 cache while rows multiply with them: whole groups.

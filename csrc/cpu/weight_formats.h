@@ -330,6 +330,11 @@ struct Int4GroupWeights {
   }
 };
 
+// To the right if `count` is negative.
+SPLITSERVE_INLINE UintVec moved_left(UintVec bits, int count) {
+  return count < 0 ? bits >> -count : bits << count;
+}
+
 // Codes from 0 to 63, which are worth kZero less if there are no offsets.
 struct Int6GroupWeights {
   using X = BFloat16;
@@ -339,19 +344,18 @@ struct Int6GroupWeights {
   static constexpr int64_t kUnitBytes = 2 * kHalfBytes;
   static constexpr float kZero = kInt6Zero;
   SPLITSERVE_INLINE static DotStep<X>::Operand operand(const char* half, int vec, int pair) {
-    constexpr int kBlockPairs = kBlockDepth / 2, kUpperBytes = kHalfDepth / kBlockDepth * kBlockBytes;
-    const int j = pair % kBlockPairs, shift = static_cast<int>(int6_shift(2 * pair));
+    constexpr int kBlockPairs = kBlockDepth / 2, kNibbleBits = 4;
+    const int j = pair % kBlockPairs;
     const UintVec lower = Int4GroupWeights::load(half + pair / kBlockPairs * kBlockBytes, vec) >> (4 * j);
-    const UintVec upper = Int4GroupWeights::load(half + kUpperBytes, vec);
+    const UintVec upper = Int4GroupWeights::load(half + kInt6UpperOffset, vec);
     // Codes of the pair, each in the lowest 6 bits of its half of 32 bits.
-    const UintVec moved =
-        shift < 4 ? upper << (shift < 4 ? 4 - shift : 0) : upper >> (shift < 4 ? 0 : shift - 4);
+    const UintVec moved = moved_left(upper, kNibbleBits - static_cast<int>(int6_shift(2 * pair)));
 #if defined(__AVX512BF16__)
     constexpr int kFirstSelects = 0xca;
     const __m512i codes =
         _mm512_ternarylogic_epi32(_mm512_set1_epi32(0x000f000f), reinterpret_cast<__m512i>(lower),
                                   reinterpret_cast<__m512i>(moved), kFirstSelects);
-    // Takes no more of them.
+    // The look-up takes no more of them.
     return reinterpret_cast<__m512bh>(_mm512_permutex2var_epi16(_mm512_load_si512(kInt6Numbers.bits), codes,
                                                                 _mm512_load_si512(kInt6Numbers.bits + 32)));
 #else

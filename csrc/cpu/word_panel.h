@@ -404,6 +404,7 @@ class WordPanel {
 template <typename Format>
   requires requires { Format::kBlockQuads; }
 struct BlockRows<Format> {
+  // So many share what is decoded, and the words of more stay in the L2 cache while panels pass them.
   static constexpr int64_t kLeastRows = 48, kMostRows = WordPanel<Format>::kMostRows, kBytes = 640 * 1024;
 
   void multiply(const LinearParams& p, int64_t row, int64_t row_end, const Panels& panels) {

@@ -85,8 +85,8 @@ struct SixBitQuads {
     for (int v = 0; v < kPairVecs; ++v) {
       const int64_t place = (pair * kPairVecs + v) * static_cast<int64_t>(sizeof(Vec));
       const UintVec lower = NibbleQuads<0>::nibbles<kPlace % 2>(half + kPlace / 2 * kQuadBytes + place),
-                    upper = load_bytes(half + 2 * kQuadBytes + place);
-      bytes[v] = joined(lower, moved<4 - 2 * kPlace>(upper));
+                    upper = load_bytes(half + kInt6UpperOffset + place);
+      bytes[v] = joined(lower, moved_left(upper, 4 - 2 * kPlace));
     }
   }
 
@@ -100,11 +100,6 @@ struct SixBitQuads {
 #else
     return lower | (upper & 0x30303030u);
 #endif
-  }
-  template <int kLeft>
-  SPLITSERVE_INLINE static UintVec moved(UintVec bits) {
-    if constexpr (kLeft < 0) return bits >> -kLeft;
-    return bits << (kLeft < 0 ? 0 : kLeft);
   }
 };
 

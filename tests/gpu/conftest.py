@@ -11,6 +11,7 @@ import torch
 import tvm_ffi
 from torch import Tensor
 
+from splitserve.worker.graphs.cuda_graph import CudaGraph
 from splitserve.worker.ops.cuda import CudaOps, cuda_ops
 from tests.gpu.emulated.build import SANITIZERS, build
 from tests.worker.runner.checkpoints import write_tiny_llama
@@ -106,3 +107,17 @@ def _single_threaded_torch() -> Iterator[None]:
 @pytest.fixture(params=[torch.float32, torch.bfloat16, torch.float16], ids=["fp32", "bf16", "fp16"])
 def dtype(request: pytest.FixtureRequest) -> torch.dtype:
     return request.param
+
+
+@pytest.fixture
+def graph_rows(monkeypatch: pytest.MonkeyPatch) -> list[list[int]]:
+    """The rows of every step that a graph ran, a row as often as it has tokens."""
+    seen: list[list[int]] = []
+    forward = CudaGraph.forward
+
+    def noted(graph: CudaGraph, batch: object, inputs: object) -> None:
+        seen.append(inputs.rows.tolist())  # type: ignore[attr-defined]
+        forward(graph, batch, inputs)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(CudaGraph, "forward", noted)
+    return seen

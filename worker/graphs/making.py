@@ -31,7 +31,7 @@ def make_graphs(
         loaded: the model.
         caches: one per layer.
         batch: the rows to decode.
-        max_rows: most rows at once, as logits or for other reasons.
+        max_rows: most rows of a graph.
         max_drafts: most drafts of a row in a step.
         samples: their rows are sampled as those of the batch; False for graphs that only compute drafts.
     """
