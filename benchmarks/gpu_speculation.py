@@ -20,7 +20,6 @@ import numpy as np
 from benchmarks.gpu_engine_bench import BLOCK_SIZE
 from benchmarks.gpu_engine_shapes import SHAPES, write_config
 from splitserve.engine_core.ipc.codec import pack_int32
-from splitserve.engine_core.ipc.wire import DraftCounts
 from splitserve.engine_core.ipc.worker_messages import ModelRunnerOutput, NewRow, SchedulerOutput
 from splitserve.engine_core.sequence_sampling import SequenceSampling
 from splitserve.worker.batch.step_pipeline import StepPipeline
@@ -30,6 +29,7 @@ from splitserve.worker.device.select import open_device
 from splitserve.worker.graphs.cuda_drafted_graphs import CudaDraftedGraphs
 from splitserve.worker.graphs.cuda_graphs import CudaGraphs
 from splitserve.worker.ops.columns import Int32
+from splitserve.worker.sampling.step_result import RowEnds
 from splitserve.worker.speculation.draft_sheet import DraftSheet
 from splitserve.worker.speculation.drafting import Drafting
 from splitserve.worker.speculation.speculator import Speculator
@@ -58,7 +58,7 @@ class MadeUp(Speculator):
             batch.tokens[row, end : end + count] = 7
         return np.full(len(batch.num_tokens), count, np.int32)
 
-    def learn(self, rows: Int32, num_drafts: Int32, num_counted: Int32) -> list[DraftCounts]:
+    def learn(self, rows: Int32, num_drafts: Int32, num_counted: Int32) -> list[RowEnds]:
         """See Speculator."""
         return []
 

@@ -10,8 +10,11 @@ from splitserve.engine_core.checkpoint.config.model_config import ModelConfig
 from splitserve.engine_core.checkpoint.draft_check import read_draft_config
 from splitserve.engine_core.checkpoint.source import local_model
 from splitserve.engine_core.checkpoint.text_files import check_text_files
+from splitserve.engine_core.checkpoint.weight_files import Checkpoint
 from splitserve.engine_core.config import EngineConfig
+from splitserve.engine_core.errors import ConfigError
 from splitserve.engine_core.settings.adapter_settings import named_adapters
+from splitserve.engine_core.settings.speculation import Speculation
 
 
 def check_before_start(config: EngineConfig, directory: Path) -> list[str]:
@@ -39,15 +42,44 @@ def check_before_start(config: EngineConfig, directory: Path) -> list[str]:
     for path in named_adapters(config.lora).values():
         with Adapter.open(Path(path), config.max_lora_rank):
             pass
-    method = "" if config.speculation is None else config.speculation.model_method
-    if config.speculation is not None and method:
-        draft = local_model(config.speculation.model or str(directory))
-        # A hub id is checked once it is downloaded.
-        if draft is not None:
-            read_draft_config(str(draft), model, method)
+    _check_quantization("--quantization", config.quantization, config.dtype, model)
+    if config.speculation is not None:
+        _check_speculation(config, config.speculation, model)
     if config.tokenizer_check:
         check_text_files(directory)
     return _notes(model)
+
+
+def _check_speculation(config: EngineConfig, speculation: Speculation, model: ModelConfig) -> None:
+    if model.encoder is not None or model.classifier is not None:
+        raise ConfigError(f"{model.path} makes no text to draft: add --speculate none")
+    if model.family == "transformers":
+        raise ConfigError(
+            f"--speculate works with the server's own layers, and {model.path} has those of transformers: "
+            "add --speculate none"
+        )
+    method = speculation.model_method
+    draft = local_model(speculation.model or model.path) if method else None
+    if draft is None:
+        # A hub id is checked once it is downloaded.
+        return
+    drafting = read_draft_config(str(draft), model, method)
+    with Checkpoint.open(draft):
+        own = speculation.quantization
+        flag = "--speculative-config: quantization" if own else "--quantization"
+        # A head computes with what the model has computed.
+        computing = drafting if drafting.draft_head is None else model
+        _check_quantization(flag, own or config.quantization, config.dtype, computing)
+
+
+def _check_quantization(flag: str, quantization: str, dtype: str, model: ModelConfig) -> None:
+    """Refuse what no device can do; a worker knows what its own cannot."""
+    runs_in = model.dtype if dtype == "auto" else dtype
+    if quantization != "none" and runs_in == "float32":
+        raise ConfigError(
+            f"{flag} {quantization} needs bfloat16 or float16 activations, and {model.path} runs in "
+            "float32: add --dtype bfloat16"
+        )
 
 
 def _notes(model: ModelConfig) -> list[str]:

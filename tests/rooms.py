@@ -29,7 +29,7 @@ ENGINE_CORE = {
     "kv_cache": "config errors ipc kept kv_events request",
     "scheduler": "adapter config errors ipc kv_cache request",
     "executor": "checkpoint clock config errors ipc kept process sequence_sampling settings",
-    "model_check": "checkpoint config executor settings",
+    "model_check": "checkpoint config errors executor settings",
     "engine": "adapter checkpoint clock config errors ipc kept kv_cache kv_events process request scheduler "
     "settings suspects",
     "server": "checkpoint clock config engine errors executor ipc kept kv_cache kv_events process request "

@@ -30,7 +30,7 @@ from splitserve.engine_core.engine.lifecycle import RequestLifecycle
 from splitserve.engine_core.engine.listeners import NO_LISTENERS, Listeners
 from splitserve.engine_core.engine.quarantine import Quarantine
 from splitserve.engine_core.engine.recent_steps import RecentSteps
-from splitserve.engine_core.engine.stats import StepCounters, engine_stats, queue_stats
+from splitserve.engine_core.engine.stats import StepCounters, check_drafters, engine_stats, queue_stats
 from splitserve.engine_core.engine.step_times import StepTimes
 from splitserve.engine_core.engine.view import view_engine
 from splitserve.engine_core.errors import UnsafeRequestError
@@ -242,6 +242,7 @@ class EngineCore:
         Raises:
             WorkerError: the output does not answer that step.
         """
+        check_drafters(output)
         result = self._applier.apply(output)
         step = result.step
         compute_s = output.compute_s - output.move_s
@@ -249,7 +250,7 @@ class EngineCore:
             self._costs.observe(step.packed_num_tokens, step.num_computed_tokens, compute_s)
             self.scheduler.run_ahead.observe(compute_s)
         now_s = self._clock.monotonic()
-        self._counters.step(output, now_s)
+        self._counters.step(output, result.drafts, now_s)
         seconds = now_s - self.step_times.begin_s
         self.step_times.end(now_s)
         preemptions = self.scheduler.num_preemptions
@@ -315,6 +316,7 @@ class EngineCore:
             self._outputs.add_prompt_logprobs(frontend, logprobs)
         for frontend, pooled in result.pooled:
             self._outputs.add_pooled(frontend, pooled)
+        self._outputs.add_drafted(result.drafts.by_request)
         for ended in result.ended:
             self._requests.end(ended)
 

@@ -151,8 +151,6 @@ class RequestLifecycle:
                 error_message=ended.error_message,
                 error_status=ended.error_status,
                 retry_after_s=ended.retry_after_s,
-                num_draft_tokens=request.num_draft_tokens,
-                num_accepted_draft_tokens=request.num_accepted_draft_tokens,
             ),
         )
 

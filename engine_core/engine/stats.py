@@ -5,19 +5,17 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-import numpy as np
-
 from splitserve.engine_core.engine.explain import waiting_by_reason
 from splitserve.engine_core.engine.lifecycle import RequestLifecycle
 from splitserve.engine_core.engine.step_times import StepTimes
 from splitserve.engine_core.errors import WorkerError
-from splitserve.engine_core.ipc.codec import unpack_int32
 from splitserve.engine_core.ipc.messages import EngineStats, QueueStats
 from splitserve.engine_core.ipc.wire import DraftCounts
 from splitserve.engine_core.ipc.worker_messages import ModelRunnerOutput
 from splitserve.engine_core.request import RequestState
+from splitserve.engine_core.scheduler.counted_drafts import StepDrafts
 from splitserve.engine_core.scheduler.scheduler import Scheduler
-from splitserve.engine_core.settings.speculation import MAX_SPECULATIVE_TOKENS, METHODS
+from splitserve.engine_core.settings.speculation import METHODS
 
 
 class DraftTally:
@@ -28,20 +26,11 @@ class DraftTally:
         self._counted: dict[str, list[int]] = {}
 
     def add(self, step: Sequence[DraftCounts]) -> None:
-        """Add what a step drafted.
-
-        Raises:
-            WorkerError: no drafter has that name, or drafts so far ahead.
-        """
+        """Add what a step drafted."""
         for each in step:
-            num_places = len(each.drafted)
-            if each.method not in METHODS or num_places > MAX_SPECULATIVE_TOKENS:
-                raise WorkerError(f"a step counts {num_places} drafts in a row by {each.method[:32]!r}")
-            if len(each.counted) != num_places:
-                raise WorkerError(f"a step counts drafts of {num_places} places, and right ones of others")
             for sums, counts in ((self._drafted, each.drafted), (self._counted, each.counted)):
                 known = sums.setdefault(each.method, [])
-                known += [0] * (num_places - len(known))
+                known += [0] * (len(counts) - len(known))
                 for place, count in enumerate(counts):
                     known[place] += count
 
@@ -58,6 +47,7 @@ class StepCounters:
         last_step_s: when the last step was applied, in seconds of the engine's clock; its start before any.
         worker_compute_s, worker_wait_s: seconds the worker computed, and waited for steps.
         num_worker_restarts: times the workers were lost.
+        num_drafted_rows: rows of steps that tokens were drafted for.
         draft_tokens, accepted_draft_tokens: tokens drafted, and those of them that counted.
         drafts: the same by drafter and place.
     """
@@ -69,22 +59,33 @@ class StepCounters:
     worker_compute_s: float = 0.0
     worker_wait_s: float = 0.0
     num_worker_restarts: int = 0
+    num_drafted_rows: int = 0
     draft_tokens: int = 0
     accepted_draft_tokens: int = 0
     drafts: DraftTally = field(default_factory=DraftTally)
 
-    def step(self, output: ModelRunnerOutput, now_s: float) -> None:
-        """Count a step that was applied."""
+    def step(self, output: ModelRunnerOutput, drafts: StepDrafts, now_s: float) -> None:
+        """Count a step that was applied, and what was drafted in it."""
         self.num_steps += 1
         self.worker_compute_s += output.compute_s
         self.worker_wait_s += output.wait_s
         self.last_step_s = now_s
-        if output.run_lengths:
-            self.draft_tokens += int(unpack_int32(output.num_drafts).sum())
-            lengths = unpack_int32(output.run_lengths)
-            # Beside the runs of rows that got a token there are those of rows that had ended.
-            self.accepted_draft_tokens += int(lengths.sum()) - int(np.count_nonzero(lengths))
-            self.drafts.add(output.draft_counts)
+        self.num_drafted_rows += len(drafts.by_request)
+        for _, each in drafts.by_request:
+            self.draft_tokens += each.num_drafts
+            self.accepted_draft_tokens += each.num_counted
+        self.drafts.add(drafts.by_drafter)
+
+
+def check_drafters(output: ModelRunnerOutput) -> None:
+    """Check who is said to have drafted.
+
+    Raises:
+        WorkerError: no drafter has that name.
+    """
+    for each in output.drafters:
+        if each.method not in METHODS:
+            raise WorkerError(f"output of step {output.step} has drafts by {each.method[:32]!r}")
 
 
 def engine_stats(
@@ -121,6 +122,7 @@ def engine_stats(
         num_loaded_blocks=offload.num_loaded if offload else 0,
         median_step_s=step_times.median_s(),
         num_worker_restarts=counters.num_worker_restarts,
+        num_drafted_rows=counters.num_drafted_rows,
         draft_tokens=counters.draft_tokens,
         accepted_draft_tokens=counters.accepted_draft_tokens,
         drafts=counters.drafts.counts(),

@@ -221,8 +221,6 @@ class Finished(Wire, frozen=True):
         num_preemptions: how often it was preempted.
         error_code, error_message: set when reason is ERROR.
         retry_after_s: for a request that was displaced by another, seconds to wait before a retry.
-        num_draft_tokens, num_accepted_draft_tokens: tokens drafted for it on this engine, and those of them
-            that are in its output.
     """
 
     handle: int
@@ -234,8 +232,23 @@ class Finished(Wire, frozen=True):
     error_message: str = ""
     error_status: int = 500
     retry_after_s: float = 0.0
-    num_draft_tokens: int = 0
-    num_accepted_draft_tokens: int = 0
+
+
+_Count = Annotated[int, msgspec.Meta(ge=0, lt=2**31)]
+
+
+class Drafted(Wire, frozen=True):
+    """One step's drafts for a request; the tokens that came of them are in the same StepOutputs.
+
+    Attributes:
+        token_index: of the step's first token within the request's output.
+        num_drafts, num_counted: tokens drafted, and how many of them are the step's first tokens.
+    """
+
+    handle: int
+    token_index: _Count
+    num_drafts: _Count
+    num_counted: _Count
 
 
 class StepOutputs(Wire, frozen=True, tag=4):
@@ -248,6 +261,7 @@ class StepOutputs(Wire, frozen=True, tag=4):
             repeats are detected.
         prompt_logprobs: if asked for; may arrive over several steps, before the first token.
         pooled: vectors of requests that pool, with or before their end.
+        drafted: of the requests that tokens were drafted for.
     """
 
     epoch: int
@@ -259,6 +273,7 @@ class StepOutputs(Wire, frozen=True, tag=4):
     logprobs: list[TokenLogprobs] = []
     prompt_logprobs: list[TokenLogprobs] = []
     pooled: list[Pooled] = []
+    drafted: list[Drafted] = []
 
 
 class Draining(Wire, frozen=True, tag=5):
@@ -277,6 +292,7 @@ class EngineStats(Wire, frozen=True):
         num_saved_blocks, num_loaded_blocks: blocks moved from the pool to the CPU offload tier, and back.
         median_step_s: median time between the ends of recent steps; 0 before there were any.
         num_worker_restarts: how often the workers were lost and started again.
+        num_drafted_rows: rows of steps that tokens were drafted for.
         draft_tokens, accepted_draft_tokens: tokens drafted, and those of them that counted.
         drafts: the same of each drafter that has drafted, by place.
     """
@@ -308,6 +324,7 @@ class EngineStats(Wire, frozen=True):
     draft_tokens: int = 0
     accepted_draft_tokens: int = 0
     drafts: list[DraftCounts] = []
+    num_drafted_rows: int = 0
 
 
 class QueueStats(Wire, frozen=True):

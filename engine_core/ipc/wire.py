@@ -19,7 +19,7 @@ from typing import Literal
 
 import msgspec
 
-PROTOCOL_VERSION = 16
+PROTOCOL_VERSION = 17
 # The stage of an engine that recovers once it is woken up.
 ASLEEP = "asleep"
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from splitserve.engine_core.ipc.wire import (
-    DraftCounts,
     LogLevelName,
     ModelInfo,
     Pooled,
@@ -285,6 +284,18 @@ class RowError(Wire, frozen=True):
     status: int = 500
 
 
+class DrafterEnds(Wire, frozen=True):
+    """Which drafts of a step one drafter made: each row's from the end of the drafter before to its own.
+
+    Attributes:
+        method: its name.
+        ends: int32 column [m], of the output's rows: their drafts once it had drafted, computed or not.
+    """
+
+    method: str
+    ends: bytes
+
+
 class ModelRunnerOutput(Wire, frozen=True, tag=4):
     """Result of one step, in columns.
 
@@ -301,7 +312,7 @@ class ModelRunnerOutput(Wire, frozen=True, tag=4):
         move_s: seconds of compute_s spent on moves, or on enqueuing them if they overlap with the step.
         pooled: of a model that makes vectors, those of the rows that would have sampled, with token 0;
             `key` is the row.
-        draft_counts: of the drafters that drafted in the step.
+        drafters: that drafted in the step, in their order.
         draft_rest: for how many steps behind this one no row will draft, unless others enter.
         next_drafts: of `rows`, behind what they sampled, only in a pipeline; None if there are none.
     """
@@ -318,7 +329,7 @@ class ModelRunnerOutput(Wire, frozen=True, tag=4):
     pooled: list[Pooled] = []
     run_lengths: bytes = b""
     num_drafts: bytes = b""
-    draft_counts: list[DraftCounts] = []
+    drafters: list[DrafterEnds] = []
     draft_rest: int = 0
     next_drafts: RowDrafts | None = None
 

@@ -14,7 +14,7 @@ from splitserve.engine_core.ipc.messages import FinishReason
 from splitserve.engine_core.ipc.wire import Pooled, TokenLogprobs
 from splitserve.engine_core.ipc.worker_messages import ModelRunnerOutput, RowDrafts, RowError
 from splitserve.engine_core.request import EndedRequest, FrontendId, Request
-from splitserve.engine_core.scheduler.counted_drafts import count_drafts
+from splitserve.engine_core.scheduler.counted_drafts import NO_DRAFTS, StepDrafts, count_drafts
 from splitserve.engine_core.scheduler.output import Recipients, TokenColumns
 from splitserve.engine_core.scheduler.pacing.chunks import PlannedStep
 from splitserve.engine_core.scheduler.pacing.pipeline_drafts import PipelineDrafts
@@ -32,6 +32,7 @@ class AppliedStep(NamedTuple):
     logprobs: list[tuple[FrontendId, TokenLogprobs]]
     prompt_logprobs: list[tuple[FrontendId, TokenLogprobs]]
     pooled: list[tuple[FrontendId, Pooled]]
+    drafts: StepDrafts
     ran_out_of_memory: bool
 
 
@@ -100,13 +101,16 @@ class StepApplier:
             tokens = [column for some in emitted for column in self._told(some)]
         if self._drafts is not None:
             self._drafts.rest(output.step, output.draft_rest)
+        drafts = NO_DRAFTS
         if planned.max_drafts:
-            count_drafts(self._running, (planned, *self._in_flight), sampled, known)
+            drafts = count_drafts(self._running, (planned, *self._in_flight), sampled, known)
         self._index_full_blocks(planned)
         logprobs = self._logprobs(output, emitted) if output.logprobs else []
         if finishing:
             ended += self._finish(finishing)
-        return AppliedStep(planned, tokens, ended, logprobs, prompt_logprobs, pooled, ran_out_of_memory)
+        return AppliedStep(
+            planned, tokens, ended, logprobs, prompt_logprobs, pooled, drafts, ran_out_of_memory
+        )
 
     def _keep_drafts(self, step: int, rows: IntColumn, drafts: RowDrafts) -> None:
         if not isinstance(self._drafts, PipelineDrafts):

@@ -8,6 +8,7 @@ loses nothing by it.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -15,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from splitserve.engine_core.ipc.codec import pack_int32, pack_int64
-from splitserve.engine_core.ipc.messages import Finished, Started, StepOutputs
+from splitserve.engine_core.ipc.messages import Drafted, Finished, Started, StepOutputs
 from splitserve.engine_core.ipc.wire import Pooled, TokenLogprobs
 from splitserve.engine_core.request import FrontendId
 from splitserve.engine_core.scheduler.running import IntColumn, RunningRows
@@ -100,6 +101,7 @@ class _Pending:
     logprobs: list[TokenLogprobs] = field(default_factory=list)
     prompt_logprobs: list[TokenLogprobs] = field(default_factory=list)
     pooled: list[Pooled] = field(default_factory=list)
+    drafted: list[Drafted] = field(default_factory=list)
 
 
 class OutputCollector:
@@ -140,6 +142,11 @@ class OutputCollector:
         """Add the vector of a prompt."""
         self._urgent(frontend).pooled.append(pooled)
 
+    def add_drafted(self, step: Iterable[tuple[FrontendId, Drafted]]) -> None:
+        """Add what came of a step's drafts; nobody waits for that before a request's end."""
+        for frontend, drafted in step:
+            self._of(frontend).drafted.append(drafted)
+
     def drop(self, frontend: FrontendId) -> None:
         """Drop the pending output of a frontend that is gone."""
         self._pending.pop(frontend, None)
@@ -176,6 +183,7 @@ class OutputCollector:
             logprobs=of.logprobs,
             prompt_logprobs=of.prompt_logprobs,
             pooled=of.pooled,
+            drafted=of.drafted,
         )
 
 

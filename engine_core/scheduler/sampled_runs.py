@@ -18,6 +18,13 @@ from splitserve.engine_core.scheduler.stopping import StopRules
 TokenColumn = npt.NDArray[np.int32]
 
 
+class DrafterColumn(NamedTuple):
+    """A drafter's name, and the drafts of each row once it had drafted, int64 [n]."""
+
+    method: str
+    ends: IntColumn
+
+
 class SampledRuns(NamedTuple):
     """A run of tokens for each of some rows.
 
@@ -26,12 +33,14 @@ class SampledRuns(NamedTuple):
         token_ids: int32, one run after the other.
         lengths: int64 [n], of the runs; None if all are 1 and nobody drafted.
         num_drafts: int64 [n], drafts of each; comes with lengths.
+        drafters: who made them, in their order.
     """
 
     rows: IntColumn
     token_ids: TokenColumn
     lengths: IntColumn | None = None
     num_drafts: IntColumn | None = None
+    drafters: tuple[DrafterColumn, ...] = ()
 
     def alive(self, running: RunningRows, step: int) -> SampledRuns:
         """Return those of rows whose request had the row in this step already."""
@@ -42,7 +51,8 @@ class SampledRuns(NamedTuple):
         if self.lengths is None or self.num_drafts is None:
             return SampledRuns(rows[alive], self.token_ids[alive])
         token_ids = self.token_ids[np.repeat(alive, self.lengths)]
-        return SampledRuns(rows[alive], token_ids, self.lengths[alive], self.num_drafts[alive])
+        drafters = tuple(DrafterColumn(method, ends[alive]) for method, ends in self.drafters)
+        return SampledRuns(rows[alive], token_ids, self.lengths[alive], self.num_drafts[alive], drafters)
 
     def columns(self) -> Iterator[tuple[IntColumn, TokenColumn]]:
         """Yield the first token of every run, then the second of those that have one, and so on.
@@ -83,14 +93,19 @@ def read_runs(
             rows = unpack_int32(output.rows).astype(np.int64)
             _check_rows(output, planned, rows)
         lengths = num_drafts = None
+        drafters: tuple[DrafterColumn, ...] = ()
         if output.run_lengths:
             lengths = unpack_int32(output.run_lengths).astype(np.int64)
             num_drafts = unpack_int32(output.num_drafts).astype(np.int64)
+            drafters = tuple(
+                DrafterColumn(each.method, unpack_int32(each.ends).astype(np.int64))
+                for each in output.drafters
+            )
     except ProtocolError as error:
         raise WorkerError(f"output of step {output.step}: {error}") from None
     num_tokens = len(rows)
     if lengths is not None and num_drafts is not None:
-        runs = SampledRuns(rows, token_ids, lengths, num_drafts)
+        runs = SampledRuns(rows, token_ids, lengths, num_drafts, drafters)
         _check_lengths(output, planned, running, runs)
         _check_room(output, planned, running, capacity, runs)
         num_tokens = int(lengths.sum())
@@ -101,7 +116,7 @@ def read_runs(
         )
     if not stops.knows(token_ids):
         raise WorkerError(f"output of step {output.step} holds token ids outside the vocabulary")
-    return SampledRuns(rows, token_ids, lengths, num_drafts)
+    return SampledRuns(rows, token_ids, lengths, num_drafts, drafters)
 
 
 def _check_rows(output: ModelRunnerOutput, planned: PlannedStep, rows: IntColumn) -> None:
@@ -125,6 +140,12 @@ def _check_lengths(
     assert num_drafts is not None
     if not len(lengths) == len(num_drafts) == len(rows):
         raise WorkerError(f"output of step {output.step} has {len(lengths)} runs for {len(rows)} rows")
+    for method, ends in runs.drafters:
+        if len(ends) != len(rows):
+            raise WorkerError(
+                f"output of step {output.step} has drafts of {len(ends)} rows by {method[:32]!r}, not of "
+                f"{len(rows)}"
+            )
     shortest = (running.first_step[rows] <= planned.step).astype(np.int64)
     is_wrong = (lengths < shortest) | (lengths > 1 + num_drafts)
     wrong = (is_wrong | (num_drafts < 0) | (num_drafts > planned.max_drafts)).nonzero()[0]

@@ -19,7 +19,8 @@ WORDS = {_DRAFT_MODEL: "draft", _EAGLE3: "eagle"}
 _WITH_MODEL = (_DRAFT_MODEL, _EAGLE3)
 # Those with a KV cache of their own.
 _WITH_CACHE = (*_WITH_MODEL, _MTP)
-CHOICES = tuple(WORDS.get(method, method) for method in METHODS)
+NONE, AUTO = "none", "auto"
+CHOICES = (AUTO, NONE, *(WORDS.get(method, method) for method in METHODS))
 _FLAG, _MODEL_FLAG = "--speculative-config", "--speculative-model"
 # Those of suffix follow from how much agrees.
 _NUM_SPECULATIVE_TOKENS, _NUM_SUFFIX_TOKENS = 4, MAX_SPECULATIVE_TOKENS
@@ -98,16 +99,16 @@ def parse_speculation(speculate: str, text: str, model: str = "") -> Speculation
     """Return how tokens are drafted; None if they are not.
 
     Args:
-        speculate: one of CHOICES, or "none".
+        speculate: one of CHOICES; "none" holds whatever the others say.
         text: a JSON object, or "".
         model: what --speculative-model says.
 
     Raises:
         ConfigError: names the field and what it takes.
     """
-    if not text and not model and speculate == "none":
-        return None
     given = _decode(text or "{}")
+    if speculate == NONE or (speculate == AUTO and not text and not model):
+        return None
     if given.model and model and given.model != model:
         raise ConfigError(f"{_MODEL_FLAG} {model} contradicts {_FLAG}, which says {given.model}")
     model = model or given.model or ""
@@ -118,13 +119,21 @@ def parse_speculation(speculate: str, text: str, model: str = "") -> Speculation
         raise ConfigError(f'{_FLAG} must name a method, such as {{"method": "ngram"}}')
     for method in methods:
         if method not in METHODS:
-            raise ConfigError(f"{_FLAG}: method must be one of {', '.join(METHODS)}, got {method!r}")
+            raise ConfigError(
+                f"{_FLAG}: method must be one of {', '.join(METHODS)}, got {method!r}{_meant(method)}"
+            )
     if len(set(methods)) < len(methods):
         raise ConfigError(f"{_FLAG}: method names one of {', '.join(methods)} twice")
     if chosen not in (None, *methods):
         raise ConfigError(f"--speculate {speculate} contradicts {_FLAG}, which says {', '.join(methods)}")
     _check_fields(methods, given, model)
     return _with_defaults(methods, given, model)
+
+
+def _meant(word: str) -> str:
+    """What --speculate calls otherwise."""
+    method = next((method for method, short in WORDS.items() if short == word), "")
+    return f": --speculate {word} is {method} here" if method else ""
 
 
 def without_model(text: str) -> str:

@@ -5,7 +5,7 @@ from typing import Annotated
 
 from splitserve.engine_core.settings.parallel_settings import ParallelSettings
 from splitserve.engine_core.settings.setting import Setting
-from splitserve.engine_core.settings.speculation import CHOICES, Speculation, parse_speculation
+from splitserve.engine_core.settings.speculation import AUTO, CHOICES, Speculation, parse_speculation
 
 
 class SpeculationSettings(ParallelSettings, frozen=True, kw_only=True):
@@ -18,11 +18,12 @@ class SpeculationSettings(ParallelSettings, frozen=True, kw_only=True):
             "answers too (suffix), a grammar forces (grammar), a smaller model says (draft), or a layer that "
             "reads the model's hidden states (eagle, mtp)",
             "speculation",
-            choices=("none", *CHOICES),
-            docs="; no token changes, see [speculation](speculation.md)",
+            choices=CHOICES,
+            docs="; auto does what the other flags say, none takes that back; no token changes, see "
+            "[speculation](speculation.md)",
             llm=True,
         ),
-    ] = "none"
+    ] = AUTO
     speculative_config: Annotated[
         str,
         Setting(

@@ -215,6 +215,17 @@ class WorkerSettings(SpeculationSettings, frozen=True, kw_only=True):
         super().validate()
         if self.block_size % 2:
             raise ConfigError(f"--block-size must be even, got {self.block_size}")
+        if self.speculation is not None:
+            self._check_speculation()
+
+    def _check_speculation(self) -> None:
+        if self.task in ("embed", "score"):
+            raise ConfigError(f"--task {self.task} makes no text to draft: add --speculate none")
+        if self.attention_backend not in ("auto", *DEVICES):
+            raise ConfigError(
+                "--speculate works with the server's own kernels, not with --attention-backend "
+                f"{self.attention_backend}: add --speculate none"
+            )
 
 
 class WorkerPlace(Settings, frozen=True, kw_only=True):

@@ -90,7 +90,8 @@ class OutputDelta:
         pooled: the prompt's vector, a float32 column, if that was asked for, on the last delta.
         num_draft_tokens, num_accepted_draft_tokens: tokens that the engine drafted, and those of them that
             are in the output, on the last delta.
-        num_preemptions: how often the engine preempted it, on the last delta.
+        num_preemptions: how often the engine preempted it, on the last delta; None if a stop string ended it,
+            which the engine has not seen.
     """
 
     index: int
@@ -105,4 +106,4 @@ class OutputDelta:
     pooled: bytes = b""
     num_draft_tokens: int = 0
     num_accepted_draft_tokens: int = 0
-    num_preemptions: int = 0
+    num_preemptions: int | None = None

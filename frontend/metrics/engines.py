@@ -60,6 +60,9 @@ _COUNTERS = (
     _Series(
         "kv_blocks_loaded", "KV blocks moved back from the CPU offload tier.", lambda s: s.num_loaded_blocks
     ),
+    _Series(
+        "spec_decode_num_drafts", "Rows of steps that tokens were drafted for.", lambda s: s.num_drafted_rows
+    ),
     _Series("spec_decode_num_draft_tokens", "Tokens drafted.", lambda s: s.draft_tokens),
     _Series(
         "spec_decode_num_accepted_tokens", "Drafted tokens that counted.", lambda s: s.accepted_draft_tokens

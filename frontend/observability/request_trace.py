@@ -30,7 +30,7 @@ class SequenceTrace(NamedTuple):
         first_token_s, last_token_s: when they arrived; meaningless without tokens.
         num_tokens: how many have arrived.
         finish_reason: "" if it has not ended.
-        num_preemptions: how often it was preempted.
+        num_preemptions: how often it was preempted; None if that is not known.
     """
 
     arrived_s: float
@@ -39,7 +39,7 @@ class SequenceTrace(NamedTuple):
     last_token_s: float
     num_tokens: int
     finish_reason: str
-    num_preemptions: int
+    num_preemptions: int | None
 
 
 @dataclass(slots=True)

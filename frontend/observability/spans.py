@@ -146,10 +146,9 @@ class OtelTracer:
         ran_s = min(each.arrived_s + each.queue_time_s, each.first_token_s)
         self._make("queue", context, trace, (each.arrived_s, ran_s), which)
         self._make("prefill", context, trace, (ran_s, each.first_token_s), which)
-        decode = which | {
-            "gen_ai.usage.output_tokens": each.num_tokens,
-            "splitserve.num_preemptions": each.num_preemptions,
-        }
+        decode = which | {"gen_ai.usage.output_tokens": each.num_tokens}
+        if each.num_preemptions is not None:
+            decode["splitserve.num_preemptions"] = each.num_preemptions
         self._make("decode", context, trace, (each.first_token_s, each.last_token_s), decode)
         return each.last_token_s
 

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import inspect
+import json
 from collections.abc import Callable, Mapping, Sequence
 from typing import ParamSpec, TypeAlias, TypeVar
 
-import msgspec
-
 from splitserve.engine_core.config import EngineConfig
+from splitserve.engine_core.errors import ConfigError
 from splitserve.engine_core.settings.arguments import flag_words
 from splitserve.engine_core.settings.setting import Declared, Settings, Value, declared
 
@@ -36,7 +36,11 @@ def _as_value(keyword: Declared, value: Given) -> Value | Sequence[str]:
         return value
     if keyword.many:
         return [f"{name}={each}" for name, each in value.items()]
-    return msgspec.json.encode(value).decode()
+    try:
+        # Not msgspec's, which writes null for what is no number.
+        return json.dumps(dict(value), allow_nan=False)
+    except (TypeError, ValueError) as error:
+        raise ConfigError(f"{keyword.keyword} must be a dict that can be written as JSON: {error}") from None
 
 
 def shows_keywords(keywords: Mapping[str, Declared]) -> Callable[[Callable[P, R]], Callable[P, R]]:

@@ -65,7 +65,7 @@ class TracedRun:
             last_token_s=times.last_token_s,
             num_tokens=times.num_tokens,
             finish_reason=end.finish_reason or "" if end is not None else "",
-            num_preemptions=end.num_preemptions if end is not None else 0,
+            num_preemptions=end.num_preemptions if end is not None else None,
         )
 
 

@@ -116,8 +116,7 @@ def ask(asked: WorkerConfig, device: Device, meet: Callable[[], Mesh]) -> AskedM
     needs = _attention_needs(asked, config, dtype, cache if cache_dtype != dtype else "")
     placement = Placement(device, choose_backend(asked.attention_backend, device, needs), meet())
     uses = _uses(asked, pooling)
-    if pooling is None:
-        _check_speculation(asked, config, placement)
+    _check_speculation(asked, config, placement, pooling)
     model = AskedModel(config, dtype, asked.quantization, cache_dtype, placement, uses, pooling)
     return _with_draft(asked, model)
 
@@ -168,10 +167,14 @@ def _ask_draft(asked: WorkerConfig, model: AskedModel, config: ModelConfig) -> A
     )
 
 
-def _check_speculation(asked: WorkerConfig, config: ModelConfig, placement: Placement[Device]) -> None:
-    """Refuse drafts where a token may have other bits beside them than alone."""
+def _check_speculation(
+    asked: WorkerConfig, config: ModelConfig, placement: Placement[Device], pooling: Pooling | None
+) -> None:
+    """Refuse drafts where there is no text, or a token may have other bits beside them than alone."""
     if asked.speculation is None:
         return
+    if pooling is not None:
+        raise ConfigError(f"{config.path} makes no text to draft: add --speculate none")
     device, backend, _mesh = placement
     if device.name == "cuda" and not asked.batch_invariant:
         raise ConfigError(

@@ -7,7 +7,6 @@ from typing import TypeAlias
 
 import torch
 
-from splitserve.engine_core.ipc.wire import DraftCounts
 from splitserve.worker.batch.agreement import Agreement
 from splitserve.worker.batch.step_inputs import StepInputs
 from splitserve.worker.device.base import Device
@@ -16,11 +15,11 @@ from splitserve.worker.ops.columns import Int32
 from splitserve.worker.sampling.pooler import Pooler
 from splitserve.worker.sampling.prompt_scorer import PromptScorer
 from splitserve.worker.sampling.sampler import Sampler
-from splitserve.worker.sampling.step_result import StepResult
+from splitserve.worker.sampling.step_result import RowEnds, StepResult
 from splitserve.worker.sampling.step_sampler import StepSampler
 
-# Called with rows, the drafts that each had, and how many of them counted, int32 [n] each.
-Learn: TypeAlias = Callable[[Int32, Int32, Int32], list[DraftCounts]]
+# Called with rows, the drafts that each had, and how many of them counted, int32 [n] each; says who drafted.
+Learn: TypeAlias = Callable[[Int32, Int32, Int32], list[RowEnds]]
 
 
 class StepCompletion:
@@ -89,7 +88,7 @@ class StepCompletion:
     ) -> None:
         num_counted = self._sampling.sample_runs(hidden, inputs, result)
         rows, drafts = inputs.rows[inputs.sampling], num_drafts[inputs.sampling]
-        result.draft_counts = learn(rows, drafts, num_counted)
+        result.drafters = learn(rows, drafts, num_counted)
 
     def _pool(self, hidden: torch.Tensor, inputs: StepInputs, result: StepResult, pooler: Pooler) -> None:
         if not self._is_first:

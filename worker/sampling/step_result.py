@@ -4,18 +4,26 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 import numpy as np
 
 from splitserve.engine_core.ipc.codec import pack_int32
-from splitserve.engine_core.ipc.wire import DraftCounts, Pooled, TokenLogprobs
-from splitserve.engine_core.ipc.worker_messages import ModelRunnerOutput, RowDrafts, RowError
+from splitserve.engine_core.ipc.wire import Pooled, TokenLogprobs
+from splitserve.engine_core.ipc.worker_messages import DrafterEnds, ModelRunnerOutput, RowDrafts, RowError
 from splitserve.worker.batch.agreement import Chosen
 from splitserve.worker.batch.input_batch import InputBatch
 from splitserve.worker.batch.step_graphs import Drawing, Drawn, StepGraph
 from splitserve.worker.batch.step_inputs import NO_ROWS
 from splitserve.worker.ops.columns import Int32
 from splitserve.worker.sampling.sampler import Sampled, Sampler, split_errors
+
+
+class RowEnds(NamedTuple):
+    """A drafter's name, and the drafts of every row once it had drafted, int32 [max_num_seqs]."""
+
+    method: str
+    ends: Int32
 
 
 @dataclass(slots=True)
@@ -30,7 +38,7 @@ class StepResult:
     logprobs: list[TokenLogprobs] = field(default_factory=list)
     prompt_logprobs: list[TokenLogprobs] = field(default_factory=list)
     pooled: list[Pooled] = field(default_factory=list)
-    draft_counts: list[DraftCounts] = field(default_factory=list)
+    drafters: list[RowEnds] = field(default_factory=list)
     # Of `rows`, where the last stage of a pipeline drafts.
     next_drafts: RowDrafts | None = None
 
@@ -83,10 +91,16 @@ class StepResult:
             pooled=self.pooled,
             run_lengths=self._packed(self.run_lengths, 1),
             num_drafts=self._packed(self.num_drafts, 0),
-            draft_counts=self.draft_counts,
+            drafters=self._packed_drafters(),
             draft_rest=draft_rest,
             next_drafts=self.next_drafts,
         )
+
+    def _packed_drafters(self) -> list[DrafterEnds]:
+        if not self.drafters:
+            return []
+        rows = np.concatenate(self.rows)
+        return [DrafterEnds(each.method, pack_int32(each.ends[rows])) for each in self.drafters]
 
     def _packed(self, columns: list[Int32 | None], value: int) -> bytes:
         """Pack a column that some of the sampler's calls have, and fill in `value` for the others."""

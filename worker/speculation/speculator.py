@@ -16,9 +16,9 @@ from typing import NamedTuple
 import numpy as np
 
 from splitserve.engine_core.ipc.codec import unpack_int32
-from splitserve.engine_core.ipc.wire import DraftCounts
 from splitserve.engine_core.ipc.worker_messages import SchedulerOutput
 from splitserve.worker.ops.columns import Int32
+from splitserve.worker.sampling.step_result import RowEnds
 from splitserve.worker.speculation.accounts import MAX_PAUSE, Accounts
 from splitserve.worker.speculation.draft_prices import DraftPrices
 from splitserve.worker.speculation.draft_sheet import DraftSheet
@@ -169,8 +169,8 @@ class Speculator:
         self._settle_passed()
         return next(turn.accounts.pauses for turn in self._turns if turn.drafter.method == method)
 
-    def learn(self, rows: Int32, num_drafts: Int32, num_counted: Int32) -> list[DraftCounts]:
-        """Take note of what came of a step's drafts; returns who had drafted and what counted.
+    def learn(self, rows: Int32, num_drafts: Int32, num_counted: Int32) -> list[RowEnds]:
+        """Take note of what came of a step's drafts; returns who had drafted them.
 
         Args:
             rows: int32 [R].
@@ -180,7 +180,7 @@ class Speculator:
         self._rest = None
         num_rows, self._num_drafts = self._sheet.num_rows, int(num_drafts.sum())
         self._last_price[num_rows] = price = self._prices.of_a_draft(num_rows, self._num_drafts)
-        counts = []
+        drafters = []
         begins = np.zeros(len(rows), np.int32)
         for turn in self._turns:
             ends = np.minimum(np.maximum(turn.ends[rows], begins), num_drafts)
@@ -191,10 +191,9 @@ class Speculator:
             if len(reached):
                 turn.accounts.learn(rows[reached], drafted[reached], counted[reached], num_rows, price)
             if drafted.any():
-                places = begins, ends, np.minimum(num_counted, ends)
-                counts.append(_count(turn.drafter.method, *places))
+                drafters.append(RowEnds(turn.drafter.method, turn.ends.copy()))
             begins = ends
-        return counts
+        return drafters
 
     def may_end(self, step: SchedulerOutput) -> bool:
         """Whether a row of a step may have ended by its drafts."""
@@ -257,11 +256,3 @@ class Speculator:
 
     def _only_decodes(self, step: SchedulerOutput) -> bool:
         return step.num_tokens == self._ones[: len(step.num_tokens)]
-
-
-def _count(method: str, begins: Int32, ends: Int32, counted: Int32) -> DraftCounts:
-    """Count by place behind the row's last token; the drafter's drafts are those from begins to ends."""
-    places = np.arange(int(ends.max(initial=0)), dtype=np.int32)
-    behind = places[:, None] >= begins
-    drafted = (behind & (places[:, None] < ends)).sum(axis=1)
-    return DraftCounts(method, drafted.tolist(), (behind & (places[:, None] < counted)).sum(axis=1).tolist())

@@ -9,13 +9,13 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from splitserve.engine_core.errors import ProtocolError, SplitServeError
-from splitserve.engine_core.ipc.messages import AddRequest, Finished
+from splitserve.engine_core.ipc.messages import AddRequest, Drafted, Finished
 from splitserve.engine_core.ipc.wire import TokenLogprobs
 from splitserve.frontend.engines.connection.token_relay import Relayed, RelayedStream, Route, TokenRelay
 from splitserve.frontend.text.detokenizer import TextState
 
 
-def _no_tokens() -> array[int]:
+def _empty() -> array[int]:
     return array("i")
 
 
@@ -46,6 +46,7 @@ class OpenSequence:
         logprobs: logprobs of the tokens not yet taken.
         prompt_logprobs: empty, or one per prompt token; None for those that have not arrived.
         pooled: the prompt's vector, a float32 column; empty until it has arrived.
+        drafted: of each step that drafted for it the index of its first token, drafts, and how many counted.
         num_cached_tokens: prompt tokens found in the prefix cache of the first engine.
         queue_time_s: how long it waited on that engine before it first ran.
         finished: set when the engine has finished it.
@@ -58,11 +59,12 @@ class OpenSequence:
     handle: int = 0
     deadline_s: float = math.inf
     queue_deadline_s: float = math.inf
-    token_ids: array[int] = field(default_factory=_no_tokens)
+    token_ids: array[int] = field(default_factory=_empty)
     num_taken: int = 0
     logprobs: list[TokenLogprobs] = field(default_factory=list)
     prompt_logprobs: list[TokenLogprobs | None] = field(default_factory=list)
     pooled: bytes = b""
+    drafted: array[int] = field(default_factory=_empty)
     num_cached_tokens: int = 0
     queue_time_s: float = 0.0
     host: SequenceHost | None = None
@@ -89,6 +91,16 @@ class OpenSequence:
         if not self.prompt_logprobs:
             self.prompt_logprobs = [None] * num_prompt_tokens
         self.prompt_logprobs[entry.token_index] = entry
+
+    def add_drafted(self, step: Drafted) -> None:
+        """Keep what came of a step's drafts."""
+        self.drafted.extend((step.token_index, step.num_drafts, step.num_counted))
+
+    def num_drafted(self, num_tokens: int) -> tuple[int, int]:
+        """Return how many tokens were drafted, and how many of them are among the first num_tokens."""
+        firsts, drafts, counted = self.drafted[::3], self.drafted[1::3], self.drafted[2::3]
+        runs = zip(firsts, counted, strict=True)
+        return sum(drafts), sum(max(0, min(count, num_tokens - first)) for first, count in runs)
 
     @property
     def has_ended(self) -> bool:

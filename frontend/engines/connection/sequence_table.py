@@ -135,6 +135,10 @@ class SequenceTable:
             sequence = self._sequences.get(vector.key)
             if sequence is not None:
                 sequence.pooled = vector.values
+        for drafted in outputs.drafted:
+            sequence = self._sequences.get(drafted.handle)
+            if sequence is not None:
+                sequence.add_drafted(drafted)
         rows = self._relay.add(outputs.handles, outputs.token_ids, outputs.token_indices, num_rows)
         if rows:
             faulty += self._add_tokens(outputs, rows)

@@ -126,9 +126,10 @@ class SequenceStream:
         self.finished = delta.finish_reason is not None
         if self.finished:
             delta.pooled = source.pooled
+            # Of what was computed behind a stop string nothing is in the output.
+            num_tokens = first + len(delta.token_ids)
+            delta.num_draft_tokens, delta.num_accepted_draft_tokens = source.num_drafted(num_tokens)
             if source.finished is not None:
-                delta.num_draft_tokens = source.finished.num_draft_tokens
-                delta.num_accepted_draft_tokens = source.finished.num_accepted_draft_tokens
                 delta.num_preemptions = source.finished.num_preemptions
         return delta
 

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from splitserve.engine_core.config import EngineConfig
-from splitserve.engine_core.errors import EXIT_CONFIG, EXIT_MODEL
+from splitserve.engine_core.errors import EXIT_CONFIG, EXIT_MODEL, ConfigError, ModelLoadError
 from splitserve.engine_core.model_check import check_before_start
 from tests.engine_core.checkpoint.test_model_config import LLAMA
 from tests.engine_core.checkpoint.writing import entry, file_bytes
@@ -190,6 +190,51 @@ def test_a_context_that_the_model_has_not_is_refused_before_anything_starts(
     [line] = done.stderr.splitlines()
     assert "--max-model-len 513" in line
     assert "512" in line
+
+
+@pytest.mark.parametrize(
+    ("settings", "problem"),
+    [
+        (
+            {"quantization": "int8", "dtype": "float32"},
+            "--quantization int8 needs bfloat16 .* runs in float32",
+        ),
+        (
+            {
+                "speculate": "mtp",
+                "speculative_config": '{"quantization": "int4"}',
+                "model_impl": "transformers",
+            },
+            "--speculate works with the server's own layers, .* has those of transformers",
+        ),
+        (
+            {
+                "speculate": "draft",
+                "speculative_model": "MODEL",
+                "speculative_config": '{"quantization": "int4"}',
+                "dtype": "float32",
+            },
+            "--speculative-config: quantization int4 needs bfloat16",
+        ),
+    ],
+)
+def test_what_does_not_go_together_is_refused_before_anything_starts(
+    settings: dict[str, str], problem: str, model: Path
+) -> None:
+    settings = {name: value.replace("MODEL", str(model)) for name, value in settings.items()}
+    with pytest.raises(ConfigError, match=problem):
+        check_before_start(EngineConfig(model=str(model), **settings), model)  # type: ignore[arg-type]
+
+
+def test_the_files_of_a_draft_model_are_looked_at_too(model: Path, tmp_path: Path) -> None:
+    draft = tmp_path / "draft"
+    shutil.copytree(model, draft)
+    config = EngineConfig(model=str(model), speculate="draft", speculative_model=str(draft))
+    assert check_before_start(config, model) == []
+    for weights in draft.glob("*.safetensors"):
+        weights.unlink()
+    with pytest.raises(ModelLoadError, match=str(draft)):
+        check_before_start(config, model)
 
 
 def test_the_tokenizer_may_lie_in_another_directory_where_it_is_checked(model: Path, tmp_path: Path) -> None:

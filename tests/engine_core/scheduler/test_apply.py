@@ -10,9 +10,9 @@ from splitserve.engine_core.config import SchedulerConfig
 from splitserve.engine_core.engine.core import EngineCore
 from splitserve.engine_core.errors import WorkerError
 from splitserve.engine_core.ipc.codec import pack_int32, unpack_int32, unpack_int64
-from splitserve.engine_core.ipc.messages import AddRequest, FinishReason, StepOutputs
-from splitserve.engine_core.ipc.wire import ModelInfo, TokenLogprobs
-from splitserve.engine_core.ipc.worker_messages import ModelRunnerOutput, RowError
+from splitserve.engine_core.ipc.messages import AddRequest, Drafted, FinishReason, StepOutputs
+from splitserve.engine_core.ipc.wire import DraftCounts, ModelInfo, TokenLogprobs
+from splitserve.engine_core.ipc.worker_messages import DrafterEnds, ModelRunnerOutput, RowError
 from splitserve.engine_core.sequence_sampling import SequenceSampling
 
 FRONTEND = b"frontend"
@@ -78,9 +78,12 @@ def test_a_wrong_answer_is_a_worker_error(
         engine.apply(output)
 
 
-def runs(token_ids: list[int], lengths: list[int], num_drafts: list[int], step: int = 2) -> ModelRunnerOutput:
+def runs(
+    token_ids: list[int], lengths: list[int], num_drafts: list[int], step: int = 2, **ends: list[int]
+) -> ModelRunnerOutput:
     columns = {"run_lengths": pack_int32(lengths), "num_drafts": pack_int32(num_drafts)}
-    return answer([0, 1], token_ids, step, **columns)
+    drafters = [DrafterEnds(method, pack_int32(column)) for method, column in ends.items()]
+    return answer([0, 1], token_ids, step, drafters=drafters, **columns)
 
 
 @pytest.mark.parametrize(
@@ -94,6 +97,8 @@ def runs(token_ids: list[int], lengths: list[int], num_drafts: list[int], step: 
         (runs([4, 5], [2], [1]), "1 runs for 2 rows"),
         (runs([4, 5], [1, 1], []), "2 runs for 2 rows"),
         (answer([0, 1], [4, 5], 2, run_lengths=b"123"), "column"),
+        (runs([4, 5], [1, 1], [1, 1], nobody=[1, 1]), "drafts by 'nobody'"),
+        (runs([4, 5], [1, 1], [1, 1], ngram=[1]), "drafts of 1 rows by 'ngram', not of 2"),
         (runs([4, 50, 5], [2, 1], [1, 0]), "outside the vocabulary"),
     ],
 )
@@ -109,7 +114,7 @@ def test_a_run_that_nobody_asked_for_is_a_worker_error(engine: EngineCore) -> No
 
 def test_runs_are_emitted_up_to_the_end_of_their_request(drafting: EngineCore) -> None:
     assert drafting.plan() is not None
-    drafting.apply(runs([4, 5, 6, 7, 0, 8], [3, 3], [2, 2]))
+    drafting.apply(runs([4, 5, 6, 7, 0, 8], [3, 3], [2, 2], ngram=[1, 0], grammar=[2, 4]))
     drafting.check_integrity()
     outputs = outputs_of(drafting)
     columns = unpack_int64(outputs.handles), unpack_int32(outputs.token_indices)
@@ -118,15 +123,19 @@ def test_runs_are_emitted_up_to_the_end_of_their_request(drafting: EngineCore) -
     assert sorted(emitted) == [(10, 1, 4), (10, 2, 5), (10, 3, 6), (11, 1, 7), (11, 2, 0)]
     (ended,) = outputs.finished
     assert (ended.handle, ended.reason) == (11, FinishReason.STOP)
-    assert (ended.num_draft_tokens, ended.num_accepted_draft_tokens) == (2, 1)
+    assert outputs.drafted == [Drafted(10, 1, 2, 2), Drafted(11, 1, 2, 1)]
     # Request 10 reaches its limit of five tokens; what comes behind is dropped, and of row 1, which has gone.
-    drafting.apply(runs([8, 9, 9], [2, 1], [1, 0], step=3))
+    drafting.apply(runs([8, 9, 9, 9], [2, 2], [1, 2], step=3, ngram=[1, 2]))
     outputs = outputs_of(drafting)
     assert unpack_int32(outputs.token_ids).tolist() == [8]
     (ended,) = outputs.finished
     assert (ended.handle, ended.reason) == (10, FinishReason.LENGTH)
-    assert (ended.num_draft_tokens, ended.num_accepted_draft_tokens) == (3, 2)
-    assert drafting.stats().num_free_blocks == 8
+    assert outputs.drafted == [Drafted(10, 4, 1, 0)]
+    stats = drafting.stats()
+    assert stats.num_free_blocks == 8
+    # Nothing of what was drafted for request 11 after its end.
+    assert (stats.num_drafted_rows, stats.draft_tokens, stats.accepted_draft_tokens) == (3, 5, 3)
+    assert stats.drafts == [DraftCounts("ngram", [2], [1]), DraftCounts("grammar", [1, 2], [1, 1])]
 
 
 def test_an_answer_nobody_asked_for_is_a_worker_error(engine: EngineCore) -> None:

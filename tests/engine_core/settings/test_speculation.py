@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import math
+
 import msgspec
 import pytest
 
 from splitserve.engine_core.config import EngineConfig
 from splitserve.engine_core.errors import ConfigError
+from splitserve.engine_core.settings.setting import Value
 from splitserve.engine_core.settings.speculation import (
     Speculation,
     SuffixRules,
@@ -21,10 +24,12 @@ DEFAULT = Speculation(("ngram",), num_speculative_tokens=4, prompt_lookup_min=2,
 @pytest.mark.parametrize(
     ("speculate", "text", "expected"),
     [
+        ("auto", "", None),
         ("none", "", None),
+        ("none", '{"method": "ngram"}', None),
         ("ngram", "", DEFAULT),
-        ("none", '{"method": "ngram"}', DEFAULT),
-        ("none", '{"method": ["ngram"]}', DEFAULT),
+        ("auto", '{"method": "ngram"}', DEFAULT),
+        ("auto", '{"method": ["ngram"]}', DEFAULT),
         ("ngram", '{"num_speculative_tokens": 8}', Speculation(("ngram",), 8, 2, 5)),
         # No more than leaves room for what has to agree.
         (
@@ -32,8 +37,8 @@ DEFAULT = Speculation(("ngram",), num_speculative_tokens=4, prompt_lookup_min=2,
             '{"suffix_decoding_max_tree_depth": 8}',
             Speculation(("suffix",), 6, 2, 5, suffixes=SuffixRules(max_depth=8)),
         ),
-        ("none", '{"method": "ngram", "prompt_lookup_max": 1}', Speculation(("ngram",), 4, 1, 1)),
-        ("none", '{"method": "ngram", "prompt_lookup_min": 7}', Speculation(("ngram",), 4, 7, 7)),
+        ("auto", '{"method": "ngram", "prompt_lookup_max": 1}', Speculation(("ngram",), 4, 1, 1)),
+        ("auto", '{"method": "ngram", "prompt_lookup_min": 7}', Speculation(("ngram",), 4, 7, 7)),
         (
             "ngram",
             '{"method": "ngram", "num_speculative_tokens": 1, "prompt_lookup_min": 3}',
@@ -55,7 +60,8 @@ def test_both_flags_say_how_tokens_are_drafted(
         ("{}", "must name a method"),
         (
             '{"method": "eagle"}',
-            "method must be one of ngram, suffix, grammar, prediction, draft_model, eagle3, mtp, got 'eagle'",
+            "one of ngram, suffix, grammar, prediction, draft_model, eagle3, mtp, got 'eagle': "
+            "--speculate eagle is eagle3 here",
         ),
         ('{"method": ["ngram", "ngram"]}', "method names one of ngram, ngram twice"),
         ('{"method": []}', "must name a method"),
@@ -78,7 +84,7 @@ def test_both_flags_say_how_tokens_are_drafted(
 )
 def test_what_is_wrong_or_not_built_is_named(text: str, problem: str) -> None:
     with pytest.raises(ConfigError, match="--speculative-config") as refused:
-        parse_speculation("none", text)
+        parse_speculation("auto", text)
     assert problem in str(refused.value)
 
 
@@ -86,9 +92,9 @@ def test_what_is_wrong_or_not_built_is_named(text: str, problem: str) -> None:
     ("speculate", "text", "model"),
     [
         ("draft", "", "org/small"),
-        ("none", "", "org/small"),
-        ("none", '{"method": "draft_model", "model": "org/small"}', ""),
-        ("none", '{"model": "org/small"}', "org/small"),
+        ("auto", "", "org/small"),
+        ("auto", '{"method": "draft_model", "model": "org/small"}', ""),
+        ("auto", '{"model": "org/small"}', "org/small"),
         ("draft", '{"num_speculative_tokens": 4, "method": "draft_model"}', "org/small"),
     ],
 )
@@ -105,7 +111,7 @@ def test_a_draft_model_is_named_by_a_flag_or_in_the_object(speculate: str, text:
 
 @pytest.mark.parametrize(
     ("speculate", "text"),
-    [("eagle", ""), ("none", '{"method": "eagle3"}'), ("eagle", '{"num_speculative_tokens": 4}')],
+    [("eagle", ""), ("auto", '{"method": "eagle3"}'), ("eagle", '{"num_speculative_tokens": 4}')],
 )
 def test_a_head_is_named_likewise(speculate: str, text: str) -> None:
     speculation = parse_speculation(speculate, text, "org/head")
@@ -127,13 +133,13 @@ def test_a_layer_of_the_model_itself_needs_no_other() -> None:
         ("ngram", "", "a", "names the model of the method draft_model or eagle3, not of ngram"),
         ("eagle", "", "", "the method eagle3 needs a model, such as --speculative-model DIR"),
         ("eagle", '{"prompt_lookup_max": 3}', "a", "a field of the method ngram, not of eagle3"),
-        ("none", '{"method": ["eagle3", "draft_model"]}', "a", "names eagle3 and draft_model, of which one"),
+        ("auto", '{"method": ["eagle3", "draft_model"]}', "a", "names eagle3 and draft_model, of which one"),
         ("mtp", "", "a", "names the model of the method draft_model or eagle3, not of mtp"),
         ("mtp", '{"prompt_lookup_max": 3}', "", "a field of the method ngram, not of mtp"),
-        ("none", '{"method": ["mtp", "eagle3"]}', "a", "names mtp and eagle3, of which one"),
-        ("none", '{"method": "ngram", "model": "a"}', "", "not of ngram"),
+        ("auto", '{"method": ["mtp", "eagle3"]}', "a", "names mtp and eagle3, of which one"),
+        ("auto", '{"method": "ngram", "model": "a"}', "", "not of ngram"),
         (
-            "none",
+            "auto",
             '{"model": "a"}',
             "b",
             "--speculative-model b contradicts --speculative-config, which says a",
@@ -169,7 +175,13 @@ def test_scripts_may_give_a_dict() -> None:
     words = engine_words(
         engine_keywords(), {"speculative_config": {"method": "ngram", "num_speculative_tokens": 3}}
     )
-    assert words == ['--speculative-config={"method":"ngram","num_speculative_tokens":3}']
+    assert words == ['--speculative-config={"method": "ngram", "num_speculative_tokens": 3}']
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf, {1, 2}, object()])
+def test_a_dict_that_is_no_json_is_refused_by_the_keywords_name(value: Value) -> None:
+    with pytest.raises(ConfigError, match="speculative_config must be a dict that can be written as JSON"):
+        engine_words(engine_keywords(), {"speculative_config": {"num_speculative_tokens": value}})
 
 
 @pytest.mark.parametrize("settings", [{"speculate": "ngram"}, {"speculative_config": '{"method": "suffix"}'}])
@@ -177,3 +189,27 @@ def test_made_up_workers_draft_nothing(settings: dict[str, str]) -> None:
     with pytest.raises(ConfigError, match=r"--speculate, .* must be left out with --executor simulated"):
         EngineConfig(executor="simulated", **settings).validate()  # type: ignore[arg-type]
     EngineConfig(executor="simulated").validate()
+
+
+def test_none_takes_back_what_a_file_of_settings_says() -> None:
+    config = EngineConfig(speculate="none", speculative_model="a", speculative_config='{"method": "eagle3"}')
+    assert config.speculation is None
+    # What is no object is refused all the same.
+    with pytest.raises(ConfigError, match="must be a JSON object"):
+        EngineConfig(listen="ipc:///tmp/s/e", speculate="none", speculative_config="ngram").validate()
+
+
+@pytest.mark.parametrize(
+    ("settings", "problem"),
+    [
+        ({"task": "embed"}, "--task embed makes no text to draft"),
+        ({"task": "score"}, "--task score makes no text to draft"),
+        ({"attention_backend": "torch"}, "not with --attention-backend torch"),
+        ({"attention_backend": "flash_attn"}, "not with --attention-backend flash_attn"),
+    ],
+)
+def test_drafts_of_what_cannot_draft_are_refused_at_once(settings: dict[str, str], problem: str) -> None:
+    plain = EngineConfig(listen="ipc:///tmp/s/e", **settings)  # type: ignore[arg-type]
+    plain.validate()
+    with pytest.raises(ConfigError, match=problem):
+        msgspec.structs.replace(plain, speculate="ngram").validate()

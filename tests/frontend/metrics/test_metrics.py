@@ -48,7 +48,7 @@ async def test_engine_figures_are_those_it_sent(client: httpx.AsyncClient, pool:
         prompt_tokens=60, generation_tokens=70, prefix_cache_queries=80, prefix_cache_hits=20,
         finished={"stop": 6, "length": 1}, block_size=16, num_host_blocks=100, num_used_host_blocks=30,
         num_saved_blocks=50, num_loaded_blocks=7, draft_tokens=9, accepted_draft_tokens=8,
-        drafts=[DraftCounts("ngram", [5, 4], [5, 3])],
+        drafts=[DraftCounts("ngram", [5, 4], [5, 3])], num_drafted_rows=6,
     )  # fmt: skip
     found = await scrape(client)
     expected = {
@@ -65,6 +65,7 @@ async def test_engine_figures_are_those_it_sent(client: httpx.AsyncClient, pool:
         "kv_blocks_saved_total": 50,
         "kv_blocks_loaded_total": 7,
         "prefix_cache_host_hits_total": 7 * 16,
+        "spec_decode_num_drafts_total": 6,
         "spec_decode_num_draft_tokens_total": 9,
         "spec_decode_num_accepted_tokens_total": 8,
     }

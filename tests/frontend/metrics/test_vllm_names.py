@@ -38,8 +38,10 @@ COUNTERS = [
     "gpu_prefix_cache_hits",
     "num_preemptions",
     "request_success",
+    "spec_decode_num_drafts",
     "spec_decode_num_draft_tokens",
     "spec_decode_num_accepted_tokens",
+    "spec_decode_num_accepted_tokens_per_pos",
 ]
 GAUGES = [
     "num_requests_running",

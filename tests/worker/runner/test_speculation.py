@@ -15,7 +15,6 @@ from llguidance import LLMatcher
 
 from splitserve.engine_core.errors import ConfigError
 from splitserve.engine_core.ipc.codec import unpack_int32
-from splitserve.engine_core.ipc.wire import DraftCounts
 from splitserve.engine_core.ipc.worker_messages import SchedulerOutput
 from splitserve.engine_core.sequence_sampling import SequenceSampling
 from splitserve.worker.batch.input_batch import InputBatch
@@ -29,6 +28,7 @@ from splitserve.worker.model_runner import ModelRunner
 from splitserve.worker.models.base import Model
 from splitserve.worker.ops.columns import Int32
 from splitserve.worker.ops.cpu import ops
+from splitserve.worker.sampling.step_result import RowEnds
 from splitserve.worker.speculation.draft_sheet import EXCLUDED
 from splitserve.worker.speculation.drafting import Drafting
 from splitserve.worker.speculation.step_times import StepTimes
@@ -91,7 +91,7 @@ class Prophet:
     def passes(self, step: SchedulerOutput) -> bool:
         return False
 
-    def learn(self, rows: Int32, num_drafts: Int32, num_counted: Int32) -> list[DraftCounts]:
+    def learn(self, rows: Int32, num_drafts: Int32, num_counted: Int32) -> list[RowEnds]:
         self.seen["wrong"] += int((num_drafts - num_counted).sum())
         self.seen["right"] += int(num_counted.sum())
         return []
@@ -229,10 +229,10 @@ def test_prompt_lookup_saves_steps_where_text_repeats_itself(
     assert (steps[0].draft_tokens, steps[0].accepted_draft_tokens) == (0, 0)
 
 
-def test_kernels_that_are_not_its_own_are_refused(tmp_path_factory: pytest.TempPathFactory) -> None:
+def test_layers_that_are_not_its_own_are_refused(tmp_path_factory: pytest.TempPathFactory) -> None:
     checkpoint = write_tiny_llama(tmp_path_factory.mktemp("other"))
     worker = Worker(
-        WorkerConfig(model=str(checkpoint), num_threads=1, attention_backend="torch", speculate="ngram")
+        WorkerConfig(model=str(checkpoint), num_threads=1, model_impl="transformers", speculate="ngram")
     )
     with pytest.raises(ConfigError, match="--speculate works with the server's own kernels"):
         worker.load()

@@ -193,5 +193,5 @@ def test_whose_drafts_a_row_has_is_not_forgotten_in_steps_of_others() -> None:
     assert count > 0
     # As in a pipeline, where a row's drafts are computed in a later step than they are made.
     row.speculator.draft(SchedulerOutput(3, b"", b"", max_drafts=MAX_DRAFTS))
-    (counts,) = row.speculator.learn(*(np.array([each], np.int32) for each in (0, count, count)))
-    assert (counts.method, sum(counts.drafted)) == ("ngram", count)
+    (drafter,) = row.speculator.learn(*(np.array([each], np.int32) for each in (0, count, count)))
+    assert (drafter.method, drafter.ends[0]) == ("ngram", count)

@@ -5,9 +5,10 @@ from __future__ import annotations
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from splitserve.engine_core.errors import EngineUnavailableError, ProtocolError
-from splitserve.engine_core.ipc.messages import FinishReason, StepOutputs
+from splitserve.engine_core.ipc.messages import Drafted, FinishReason, StepOutputs
 from splitserve.engine_core.sampling_params import SamplingParams
 from splitserve.frontend.engines.connection.session import EngineSession
 from splitserve.frontend.engines.generation import OutputDelta
@@ -52,6 +53,26 @@ class Rig:
             if self.stream.finished:
                 return deltas
         return deltas + self.feed(outputs([], [end(1, reason)]))
+
+
+@pytest.mark.parametrize(("stop", "num_tokens", "counted"), [(None, 9, 5), ("d", 5, 4), ("c", 4, 3)])
+def test_drafts_count_as_far_as_they_are_in_the_output(
+    tokenizer: Tokenizer, stop: str | None, num_tokens: int, counted: int
+) -> None:
+    sampling = SamplingParams(stop=(stop,) if stop else (), max_tokens=None)
+    rig = Rig(tokenizer, sampling)
+    token_ids = tokenizer.encode("ab cdxyz.")
+    assert len(token_ids) == 9
+    # Three steps of 3, 4 and 2 tokens; the last two arrive together.
+    steps = [Drafted(1, 0, 3, 2), Drafted(1, 3, 3, 3), Drafted(1, 7, 2, 0)]
+    deltas = rig.feed(
+        replace(tokens(1, token_ids[:3], 0), drafted=steps[:1]),
+        replace(tokens(1, token_ids[3:], 3), drafted=steps[1:]),
+    )
+    if stop is None:
+        deltas += rig.feed(outputs([], [end(1, FinishReason.LENGTH)]))
+    assert len(ids_of(deltas)) == num_tokens
+    assert (deltas[-1].num_draft_tokens, deltas[-1].num_accepted_draft_tokens) == (8, counted)
 
 
 def text_of(deltas: list[OutputDelta]) -> str:

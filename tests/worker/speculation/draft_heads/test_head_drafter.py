@@ -115,7 +115,7 @@ def test_two_drafters_save_steps_and_are_counted_each_for_itself(loaded: tuple[W
     heard = []
     for speculate, text, model, max_drafts in (
         ("none", "", "", 0),
-        ("none", methods, config.speculative_model, 4),
+        ("auto", methods, config.speculative_model, 4),
     ):
         changes = {"speculate": speculate, "speculative_config": text, "speculative_model": model}
         worker = Worker(msgspec.structs.replace(config, **changes))

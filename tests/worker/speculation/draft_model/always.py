@@ -8,10 +8,10 @@ from typing import cast
 import numpy as np
 
 from splitserve.engine_core.ipc.codec import unpack_int32
-from splitserve.engine_core.ipc.wire import DraftCounts
 from splitserve.engine_core.ipc.worker_messages import SchedulerOutput
 from splitserve.worker.batch.sampling_state import Feature
 from splitserve.worker.ops.columns import Int32
+from splitserve.worker.sampling.step_result import RowEnds
 from splitserve.worker.speculation.draft_model.draft_model import DraftModel
 from splitserve.worker.speculation.draft_model.passes import Span
 from splitserve.worker.speculation.draft_sheet import DraftSheet
@@ -95,7 +95,7 @@ class Always:
     def pauses(self, method: str) -> Int32:
         return np.zeros(len(self._sheet.allowed), np.int32)
 
-    def learn(self, rows: Int32, num_drafts: Int32, num_counted: Int32) -> list[DraftCounts]:
+    def learn(self, rows: Int32, num_drafts: Int32, num_counted: Int32) -> list[RowEnds]:
         self.seen["drafted"] += int(num_drafts.sum())
         self.seen["counted"] += int(num_counted.sum())
         return []
