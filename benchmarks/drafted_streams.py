@@ -25,14 +25,14 @@ from splitserve import LLM, SamplingParams, StructuredOutputs
 
 METHODS = {"repeated": ["ngram"], "random": ["ngram"], "json": ["grammar", "ngram"]}
 NUM_PROMPT_TOKENS, REPEATS, NUM_RECORDS = 40, 3, 2
-KEYS = (
-    "customer_reference_number",
-    "preferred_delivery_address",
-    "estimated_time_of_arrival",
-    "total_amount_including_tax",
-    "number_of_items_in_order",
-    "additional_remarks_of_buyer",
-)
+FIELDS: dict[str, dict[str, object]] = {
+    "customer_reference_number": {"type": "integer", "minimum": 100000, "maximum": 999999},
+    "preferred_delivery_service": {"enum": ["standard", "express", "collection"]},
+    "total_amount_including_tax": {"type": "integer", "minimum": 0, "maximum": 99999},
+    "number_of_items_in_order": {"type": "integer", "minimum": 1, "maximum": 99},
+    "is_wrapped_as_a_present": {"type": "boolean"},
+    "additional_remarks_of_buyer": {"type": "string", "maxLength": 24},
+}
 
 
 class Work(NamedTuple):
@@ -76,8 +76,8 @@ def make_work(kind: str, vocab_size: int, num_streams: int, num_tokens: int, see
 def _schema() -> dict[str, object]:
     record = {
         "type": "object",
-        "properties": {key: {"type": "string", "maxLength": 16} for key in KEYS},
-        "required": list(KEYS),
+        "properties": FIELDS,
+        "required": list(FIELDS),
         "additionalProperties": False,
     }
     return {"type": "array", "items": record, "minItems": NUM_RECORDS, "maxItems": NUM_RECORDS}

@@ -242,7 +242,8 @@ class EngineCore:
         Raises:
             WorkerError: the output does not answer that step.
         """
-        check_drafters(output)
+        if output.drafters:
+            check_drafters(output)
         result = self._applier.apply(output)
         step = result.step
         compute_s = output.compute_s - output.move_s
@@ -283,13 +284,11 @@ class EngineCore:
 
     def view(self, tenant: str) -> EngineView:
         """Describe blocks, last steps and tenants; see engine_core.engine.view."""
-        now_s = self._clock.monotonic()
-        return view_engine(self.scheduler, self._recent_steps, self._table, tenant, now_s)
+        return view_engine(self.scheduler, self._recent_steps, self._table, tenant, self._clock.monotonic())
 
     def queue_stats(self) -> QueueStats:
         """Return the state of the waiting queue and what it has rejected."""
-        now_s = self._clock.monotonic()
-        return queue_stats(self.scheduler, self._requests, self.adapters.num_slots, now_s)
+        return queue_stats(self.scheduler, self._requests, self.adapters.num_slots, self._clock.monotonic())
 
     def stats(self) -> EngineStats:
         """Return counters since start and gauges of now; see engine_core.engine.stats."""
@@ -316,7 +315,8 @@ class EngineCore:
             self._outputs.add_prompt_logprobs(frontend, logprobs)
         for frontend, pooled in result.pooled:
             self._outputs.add_pooled(frontend, pooled)
-        self._outputs.add_drafted(result.drafts.by_request)
+        if result.drafts.by_request:
+            self._outputs.add_drafted(result.drafts.by_request)
         for ended in result.ended:
             self._requests.end(ended)
 

@@ -13,7 +13,7 @@ from splitserve.engine_core.ipc.messages import EngineStats, QueueStats
 from splitserve.engine_core.ipc.wire import DraftCounts
 from splitserve.engine_core.ipc.worker_messages import ModelRunnerOutput
 from splitserve.engine_core.request import RequestState
-from splitserve.engine_core.scheduler.counted_drafts import StepDrafts
+from splitserve.engine_core.scheduler.counted_drafts import NO_DRAFTS, StepDrafts
 from splitserve.engine_core.scheduler.scheduler import Scheduler
 from splitserve.engine_core.settings.speculation import METHODS
 
@@ -70,6 +70,9 @@ class StepCounters:
         self.worker_compute_s += output.compute_s
         self.worker_wait_s += output.wait_s
         self.last_step_s = now_s
+        # Most steps have none.
+        if drafts is NO_DRAFTS:
+            return
         self.num_drafted_rows += len(drafts.by_request)
         for _, each in drafts.by_request:
             self.draft_tokens += each.num_drafts

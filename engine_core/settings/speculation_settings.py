@@ -16,11 +16,11 @@ class SpeculationSettings(ParallelSettings, frozen=True, kw_only=True):
         Setting(
             "draft tokens ahead: what followed the last ones before in the text (ngram), or in recent "
             "answers too (suffix), a grammar forces (grammar), a smaller model says (draft), or a layer that "
-            "reads the model's hidden states (eagle, mtp)",
+            "reads the model's hidden states (eagle, mtp); auto does what the other flags say, none takes "
+            "that back",
             "speculation",
             choices=CHOICES,
-            docs="; auto does what the other flags say, none takes that back; no token changes, see "
-            "[speculation](speculation.md)",
+            docs="; no token changes, see [speculation](speculation.md)",
             llm=True,
         ),
     ] = AUTO

@@ -24,15 +24,25 @@ def engine_keywords(config: type[Settings] = EngineConfig) -> dict[str, Declared
     return {each.keyword: each for each in declared(config) if each.setting.llm}
 
 
-def engine_words(keywords: Mapping[str, Declared], given: Mapping[str, Given]) -> list[str]:
-    """Return the flags of engine-core for keywords that were given."""
-    values = {keywords[name].field: _as_value(keywords[name], value) for name, value in given.items()}
+def engine_words(keywords: Mapping[str, Declared], given: Mapping[str, Given | None]) -> list[str]:
+    """Return the flags of engine-core for keywords that were given; None stands for the default.
+
+    Raises:
+        ConfigError: several values were given for one, or a dict that is no JSON.
+    """
+    values = {
+        keywords[name].field: _as_value(keywords[name], value)
+        for name, value in given.items()
+        if value is not None
+    }
     return flag_words(keywords.values(), values)
 
 
 def _as_value(keyword: Declared, value: Given) -> Value | Sequence[str]:
     """A mapping stands for NAME=VALUE where a setting takes several values, and is JSON elsewhere."""
     if not isinstance(value, Mapping):
+        if not keyword.many and not isinstance(value, bool | int | float | str):
+            raise ConfigError(f"{keyword.keyword} takes one value, got {value!r:.100}")
         return value
     if keyword.many:
         return [f"{name}={each}" for name, each in value.items()]

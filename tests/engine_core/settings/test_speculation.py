@@ -191,6 +191,18 @@ def test_made_up_workers_draft_nothing(settings: dict[str, str]) -> None:
     EngineConfig(executor="simulated").validate()
 
 
+def test_none_is_the_default_as_in_vllm() -> None:
+    given = {"speculate": "ngram", "speculative_config": None, "speculative_model": None, "lora": None}
+    assert engine_words(engine_keywords(), {**given, "enforce_eager": None}) == ["--speculate=ngram"]
+
+
+@pytest.mark.parametrize("keyword", ["speculate", "speculative_config"])
+@pytest.mark.parametrize("value", [["ngram"], ("ngram", "suffix"), []])
+def test_several_values_for_one_are_refused_by_the_keywords_name(keyword: str, value: list[str]) -> None:
+    with pytest.raises(ConfigError, match=f"{keyword} takes one value, got "):
+        engine_words(engine_keywords(), {keyword: value})
+
+
 def test_none_takes_back_what_a_file_of_settings_says() -> None:
     config = EngineConfig(speculate="none", speculative_model="a", speculative_config='{"method": "eagle3"}')
     assert config.speculation is None
