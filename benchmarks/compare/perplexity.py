@@ -102,8 +102,8 @@ def main() -> None:
     texts = list(unseen_texts(model, options.conversations))
     num_answers = sum(int(text.is_answer.sum()) for text in texts)
     print(f"{sum(len(text.tokens) - 1 for text in texts)} tokens, {num_answers} of answers")
-    print("| file | numbers | llama.cpp | bfloat16 | float32 |")
-    print(f"{'| --- ' * 5}|")
+    print("| file | numbers | llama.cpp | bfloat16 | w8a8 | float32 |")
+    print(f"{'| --- ' * 6}|")
     for kind in options.kinds.split(","):
         print(_line(options.root, model, kind, texts), flush=True)
 
@@ -116,6 +116,7 @@ def _line(root: Path, model: Path, kind: str, texts: Sequence[Text]) -> str:
         perplexity_of(texts, numbers_losses(model, path, texts)),
         perplexity_of(texts, peer.losses(path, texts)),
         Scorer(path, "none").perplexity(texts),
+        Scorer(path, "w8a8").perplexity(texts),
         Scorer(path, "none", torch.float32).perplexity(texts),
     ]
     cells = [f"{each.all_tokens:.5f}, {each.answers:.5f}" for each in found]

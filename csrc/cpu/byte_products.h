@@ -39,6 +39,17 @@ SPLITSERVE_INLINE IntVec add_byte_products(IntVec sum, IntVec bytes, IntVec sign
 #endif
 }
 
+// Two sums per lane, of 16 bits, of two products of unsigned with signed bytes, which fit them.
+SPLITSERVE_INLINE IntVec byte_pair_products(IntVec bytes, IntVec signed_bytes) {
+#if defined(__AVX512BW__)
+  return reinterpret_cast<IntVec>(
+      _mm512_maddubs_epi16(reinterpret_cast<__m512i>(bytes), reinterpret_cast<__m512i>(signed_bytes)));
+#else
+  return reinterpret_cast<IntVec>(
+      _mm256_maddubs_epi16(reinterpret_cast<__m256i>(bytes), reinterpret_cast<__m256i>(signed_bytes)));
+#endif
+}
+
 // Two products per lane of signed halves.
 SPLITSERVE_INLINE IntVec half_products(IntVec a, IntVec b) {
 #if defined(__AVX512BW__)

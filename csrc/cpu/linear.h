@@ -17,10 +17,10 @@ struct RowCodes {
       zeros;  // [rows]: 128 times the sum of a row, which products with stored weights have too much
 };
 
-// Rows of x as integers of 16 bits, in blocks of inputs; see row_words.h.
+// Rows of x as integers of 16 or 8 bits, in blocks of inputs; see row_words.h.
 struct RowWords {
   const char* words;     // [stretches, rows, 128]: a stretch of inputs is whole blocks
-  const float* scales;   // [blocks, stride], as those below: what a word of a block is worth
+  const float* scales;   // [blocks, stride], as those below: what an integer of a block is worth
   const int32_t* first;  // what sums begin with, for what products with the bytes of weights have too much
   const int32_t* rest;   // and what is added to them; see word_dot.h
   const float* sums;     // of the inputs
@@ -46,6 +46,7 @@ struct LinearParams {
   int64_t x_stride;
   int64_t first_row, first_col;  // of the output that lies at `out`
   bool is_part;                  // `out` has room for some outputs alone, which are used at once
+  bool takes_bytes;              // x becomes integers of 8 bits where it becomes integers; see word_dot.h
   int64_t rows;
   int64_t cols;
   int64_t depth;

@@ -15,6 +15,7 @@ inline void set_product(LinearParams* params, const TensorView& x, const TensorV
   params->format = scaled.format;
   params->scales = scaled.scales;
   params->groups = scaled.groups;
+  params->takes_bytes = takes_bytes(weight);
   // Sums of products of a signed with an unsigned byte must fit 32 bits.
   SPLITSERVE_CHECK_VALUE(params->format != WeightFormat::kInt8Dot || depth <= 65536,
                          "weight: int8 activations can have at most 65536 inputs, got " << depth);

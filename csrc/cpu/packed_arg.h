@@ -12,7 +12,7 @@ inline WeightFormat format_of(const TensorView& packed) {
   const DLDataType type = packed.dtype();
   if (same_type(type, kFloat32Type)) return WeightFormat::kFloat32;
   if (same_type(type, kBFloat16Type)) return WeightFormat::kBFloat16;
-  if (same_type(type, kInt8Type)) {
+  if (same_type(type, kInt8Type) && packed.ndim() != 3) {
     const bool is_dot = packed.ndim() == 4 && packed.size(3) == kDotPair;
     return is_dot ? WeightFormat::kInt8Dot : WeightFormat::kInt8;
   }
@@ -23,7 +23,12 @@ inline WeightFormat format_of(const TensorView& packed) {
   return unit == kMxfp4ScaleBytes + kGroupCodeBytes ? WeightFormat::kMxfp4 : WeightFormat::kInt4;
 }
 
-// A weight of [cols, depth] as packed.h describes it: [panels, steps, 32, pair], or of uint8
+// Codes of 4 and 6 bits with scales beside them that are int8 instead of uint8 ask for activations as bytes.
+inline bool takes_bytes(const TensorView& packed) {
+  return packed.ndim() == 3 && same_type(packed.dtype(), kInt8Type);
+}
+
+// A weight of [cols, depth] as packed.h describes it: [panels, steps, 32, pair], or of uint8 or int8
 // [panels, groups, bytes] for codes of 4 and 6 bits; FP8 is uint8 in the place of int8; dense. Or `count` of
 // them, one behind the other.
 inline WeightFormat packed_arg(const TensorView& packed, int64_t cols, int64_t depth, int64_t count = 1) {
@@ -31,6 +36,8 @@ inline WeightFormat packed_arg(const TensorView& packed, int64_t cols, int64_t d
   const WeightFormat format = format_of(packed);
   if (has_code_units(format)) {
     arg.rank(3).size(1, ceil_div(depth, kGroupDepth)).size(2, panel_bytes(format, kGroupDepth));
+    SPLITSERVE_CHECK_VALUE(!(takes_bytes(packed) && is_grouped(format)),
+                           "packed: codes with scales between them are uint8");
   } else {
     const PackedLayout layout(format, depth);
     arg.rank(4).size(1, layout.steps).size(2, kPanelCols).size(3, layout.pair);

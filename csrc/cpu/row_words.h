@@ -2,7 +2,12 @@
 //
 // A block's power is such that its largest number fits, and a bfloat16 no smaller than a 64th of that number
 // is a word exactly; smaller ones are rounded to nearest, ties to even, by a 32,640th of it at most.
+//
+// Or as bytes (LinearParams::takes_bytes): multiples of a block's largest magnitude over 127, rounded
+// likewise.
 #pragma once
+
+#include <bit>
 
 #include "cpu/linear.h"
 #include "cpu/parallel.h"
@@ -78,7 +83,7 @@ SPLITSERVE_INLINE int32_t make_words(char* words, float* scale, const BFloat16* 
   // 255 * 2^7 would be one too large for two signed bytes.
   const uint32_t exponent = (largest + 1) >> 7;
   if (largest >= kInfinity || exponent <= kWordBits) {
-    std::memset(words, 0, static_cast<size_t>(depth * kWordBytes));
+    std::memset(words, 0, static_cast<size_t>(depth) * sizeof(int16_t));
     *scale = largest >= kInfinity ? __builtin_nanf("") : 0.0f;
     return 0;
   }
@@ -88,8 +93,34 @@ SPLITSERVE_INLINE int32_t make_words(char* words, float* scale, const BFloat16* 
   for (int64_t k = 0; k < depth; k += kWordsAtOnce) {
     const __m256i own = words_of(x + k, factor);
     sums = _mm256_add_epi32(sums, _mm256_madd_epi16(own, _mm256_set1_epi16(1)));
-    _mm256_storeu_si256(reinterpret_cast<__m256i_u*>(words + k * kWordBytes),
+    _mm256_storeu_si256(reinterpret_cast<__m256i_u*>(words) + k / kWordsAtOnce,
                         arranged<kHasNibbles, kIsPairs>(own));
+  }
+  return sum_of(sums);
+}
+
+// The same as bytes, of codes of 4 or 6 bits; what is not finite, and what is too small for a factor,
+// likewise.
+SPLITSERVE_INLINE int32_t make_bytes(char* bytes, float* scale, const BFloat16* x, int64_t depth) {
+  constexpr uint32_t kInfinity = 0x7f80;
+  constexpr float kMost = 127.0f, kLeast = 1e-36f;
+  const uint32_t bits = largest_bits(x, depth);
+  const float largest = std::bit_cast<float>(bits << 16);
+  if (bits >= kInfinity || largest < kLeast) {
+    std::memset(bytes, 0, static_cast<size_t>(depth));
+    *scale = bits >= kInfinity ? __builtin_nanf("") : 0.0f;
+    return 0;
+  }
+  *scale = largest / kMost;
+  const __m256 factor = _mm256_set1_ps(kMost / largest);
+  // Quads as NibbleQuads has them, of 8 neighbours each.
+  const __m128i order = _mm_setr_epi8(0, 4, 1, 5, 2, 6, 3, 7, 8, 12, 9, 13, 10, 14, 11, 15);
+  __m256i sums = _mm256_setzero_si256();
+  for (int64_t k = 0; k < depth; k += kWordsAtOnce) {
+    const __m256i own = words_of(x + k, factor);
+    sums = _mm256_add_epi32(sums, _mm256_madd_epi16(own, _mm256_set1_epi16(1)));
+    const __m128i packed = _mm_packs_epi16(_mm256_castsi256_si128(own), _mm256_extracti128_si256(own, 1));
+    _mm_storeu_si128(reinterpret_cast<__m128i_u*>(bytes + k), _mm_shuffle_epi8(packed, order));
   }
   return sum_of(sums);
 }
@@ -97,10 +128,13 @@ SPLITSERVE_INLINE int32_t make_words(char* words, float* scale, const BFloat16* 
 // The words of all rows of a call.
 template <typename Format>
 class WordsOfRows {
+  using Dot = typename Format::Dot;
+
  public:
   // In the thread's memory for calls.
   explicit WordsOfRows(const LinearParams& params) : p(params), depth(Format::block_depth(params)) {
-    const int64_t size = ceil_div(p.depth, kStretchInputs) * p.rows * kStretchBytes, values = stride * blocks;
+    const int64_t size = ceil_div(p.depth, kStretchInputs) * p.rows * kStretchBytes<Dot>;
+    const int64_t values = stride * blocks;
     constexpr int64_t kBytesOfEach = 2 * (sizeof(float) + sizeof(int32_t));
     words = static_cast<char*>(scratch(size + values * kBytesOfEach));
     scales = reinterpret_cast<float*>(words + size);
@@ -130,13 +164,21 @@ class WordsOfRows {
         own = padded;
       }
       const int64_t place = block * stride + row;
-      char* const to = words + word_offset(first, row, p.rows);
-      const int32_t sum = make_words<Format::kHasNibbles, Format::Dot::kIsPairs>(
-          to, scales + place, own, ceil_div(inputs, kWordsAtOnce) * kWordsAtOnce);
+      const int32_t sum = make_block(words + word_offset<Dot>(first, row, p.rows), scales + place, own,
+                                     ceil_div(inputs, kWordsAtOnce) * kWordsAtOnce);
       const int32_t begin = -Format::zero(p) * sum;
-      firsts[place] = Format::Dot::first(begin);
-      rests[place] = Format::Dot::rest(begin);
+      firsts[place] = Dot::first(begin);
+      rests[place] = Dot::rest(begin);
       sums[place] = static_cast<float>(sum) * scales[place];
+    }
+  }
+
+  static int32_t make_block(char* to, float* scale, const BFloat16* x, int64_t depth) {
+    if constexpr (Dot::kWordBytes == 1) {
+      static_assert(Format::kHasNibbles);
+      return make_bytes(to, scale, x, depth);
+    } else {
+      return make_words<Format::kHasNibbles, Dot::kIsPairs>(to, scale, x, depth);
     }
   }
 

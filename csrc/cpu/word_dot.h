@@ -1,5 +1,5 @@
-// Products of activations as words with weights as unsigned bytes: four inputs per 32-bit lane, added up in
-// int32, which is exact for up to 128 inputs.
+// Products of activations as words, integers of 16 bits, or as bytes, with weights as unsigned bytes: four
+// inputs per 32-bit lane, added up in int32, which is exact for up to 128 inputs.
 //
 // Of the words of four inputs there are two times 32 bits, `first` and `second`: either their upper and lower
 // bytes, both signed, or (kIsPairs) the words of the first and third of the four, and of the others.
@@ -13,19 +13,23 @@
 
 namespace splitserve::SPLITSERVE_ISA {
 
-inline constexpr int64_t kWordBytes = 2;
 // Words of a row are next to each other for a stretch of inputs, then those of the next row come: rows are a
 // constant away from each other.
-inline constexpr int64_t kStretchBytes = kStretchInputs * kWordBytes;
+template <typename Dot>
+inline constexpr int64_t kStretchBytes = kStretchInputs * Dot::kWordBytes;
 
 // Where the words of a row begin, from an input on.
+template <typename Dot>
 SPLITSERVE_INLINE int64_t word_offset(int64_t input, int64_t row, int64_t rows) {
-  return (input / kStretchInputs * rows + row) * kStretchBytes + input % kStretchInputs * kWordBytes;
+  return (input / kStretchInputs * rows + row) * kStretchBytes<Dot> +
+         input % kStretchInputs * Dot::kWordBytes;
 }
 
 // By VNNI: products with upper and with lower bytes are a phase each.
 struct ByteDot {
+  static constexpr int64_t kWordBytes = 2;
   static constexpr bool kIsPairs = false;
+  static constexpr bool kHasFewOperands = true;
   static constexpr int kPhases = 2;
   using Weights = IntVec;
   using Inputs = IntVec;
@@ -63,7 +67,9 @@ struct ByteDot {
 #if defined(SPLITSERVE_MAY_USE_VNNI)
 // By products of 16 bits, in a single phase.
 struct PairDot {
+  static constexpr int64_t kWordBytes = 2;
   static constexpr bool kIsPairs = true;
+  static constexpr bool kHasFewOperands = false;
   static constexpr int kPhases = 1;
   struct Weights {
     IntVec even, odd;
@@ -86,6 +92,39 @@ struct PairDot {
     sum += half_products(weights.even, inputs.first);
     return sum + half_products(weights.odd, inputs.second);
   }
+};
+#endif
+
+// Of activations as bytes, by VNNI: what ByteDot does in one of its phases.
+struct ShortDot {
+  static constexpr int64_t kWordBytes = 1;
+  static constexpr bool kIsPairs = false;
+  static constexpr bool kHasFewOperands = true;
+  static constexpr int kPhases = 1;
+  using Weights = IntVec;
+  using Inputs = IntVec;
+  static int32_t first(int32_t begin) { return begin; }
+  static int32_t rest(int32_t) { return 0; }
+  SPLITSERVE_INLINE static Weights weights(UintVec bytes) { return reinterpret_cast<IntVec>(bytes); }
+  template <int>
+  SPLITSERVE_INLINE static Inputs inputs(const char* bytes) {
+    return broadcast_four(bytes);
+  }
+  SPLITSERVE_INLINE static IntVec accumulate(IntVec sum, Weights weights, Inputs inputs) {
+    return add_byte_products(sum, weights, inputs);
+  }
+};
+
+#if defined(SPLITSERVE_MAY_USE_VNNI)
+// The same by sums of two products of 16 bits, which those with codes of up to 6 bits fit.
+struct ShortPairDot : ShortDot {
+  static constexpr bool kHasFewOperands = false;
+  SPLITSERVE_INLINE static IntVec accumulate(IntVec sum, Weights weights, Inputs inputs) {
+    return sum + half_products(byte_pair_products(weights, inputs), ones());
+  }
+
+ private:
+  SPLITSERVE_INLINE static IntVec ones() { return IntVec{} + 0x00010001; }
 };
 #endif
 

@@ -18,9 +18,10 @@ namespace {
 inline constexpr int kStoredRows = kVecRegisters == 32 ? 6 : 3;
 // The same one phase after the other; products of pairs have more operands.
 template <typename Dot>
-inline constexpr int kWordRows = kVecRegisters == 32 || Dot::kPhases == 2 ? 2 * kStoredRows : kStoredRows;
+inline constexpr int kWordRows = kVecRegisters == 32 || Dot::kHasFewOperands ? 2 * kStoredRows : kStoredRows;
 
 // The words of some rows, from a block on.
+template <typename Dot>
 struct WordRows {
   const char* words;  // rows are kStretchBytes away from each other
   const float *scales, *sums;
@@ -28,7 +29,7 @@ struct WordRows {
   int64_t rows, stride, depth, block;
 
   WordRows(const RowWords& all, int64_t row, int64_t first_block)
-      : words(all.words + word_offset(first_block * all.depth, row, all.rows)),
+      : words(all.words + word_offset<Dot>(first_block * all.depth, row, all.rows)),
         scales(all.scales + first_block * all.stride + row),
         sums(all.sums + first_block * all.stride + row),
         first(all.first + first_block * all.stride + row),
@@ -39,11 +40,11 @@ struct WordRows {
         block(first_block) {}
 
   SPLITSERVE_INLINE const char* quad(int64_t row, int64_t place) const {
-    return words + row * kStretchBytes + place * kQuadDepth * kWordBytes;
+    return words + row * kStretchBytes<Dot> + place * kQuadDepth * Dot::kWordBytes;
   }
   SPLITSERVE_INLINE void to_next_block() {
-    words += depth * kWordBytes;
-    if (++block * depth % kStretchInputs == 0) words += (rows - 1) * kStretchBytes;
+    words += depth * Dot::kWordBytes;
+    if (++block * depth % kStretchInputs == 0) words += (rows - 1) * kStretchBytes<Dot>;
     scales += stride, sums += stride, first += stride, rest += stride;
   }
 };
@@ -108,7 +109,7 @@ SPLITSERVE_INLINE void add_phase(IntVec* sums, const typename Dot::Weights (&wei
 // sums[phase][i][v] += the products of a quad, of kPairs pairs of registers from `pair` on.
 template <typename Codes, typename Dot, int kPlace, int kPairs, int kRows, int kVecs>
 SPLITSERVE_INLINE void add_quad(IntVec (&sums)[Dot::kPhases][kRows][kVecs], const char* codes, int64_t quad,
-                                int pair, const WordRows& x) {
+                                int pair, const WordRows<Dot>& x) {
 #pragma GCC unroll 2
   for (int p = 0; p < kPairs; ++p) {
     UintVec bytes[kPairVecs];
@@ -124,8 +125,8 @@ SPLITSERVE_INLINE void add_quad(IntVec (&sums)[Dot::kPhases][kRows][kVecs], cons
 }
 
 // totals [kRows, 32] += what sums of a block are worth, of kVecs registers from `first` on.
-template <typename Codes, int kRows, int kVecs>
-SPLITSERVE_INLINE void add_block(float* totals, const IntVec (&sums)[kRows][kVecs], const WordRows& x,
+template <typename Codes, typename Dot, int kRows, int kVecs>
+SPLITSERVE_INLINE void add_block(float* totals, const IntVec (&sums)[kRows][kVecs], const WordRows<Dot>& x,
                                  const CodeBlocks& own, const BlockScales& scales, int first) {
 #pragma GCC unroll 4
   for (int v = 0; v < kVecs; ++v) {
@@ -137,7 +138,8 @@ SPLITSERVE_INLINE void add_block(float* totals, const IntVec (&sums)[kRows][kVec
         store(to + i * kPanelCols, with_sum(i, sum, load(to + i * kPanelCols)));
       }
     };
-    // A row's scale is a power of two, so its product with one of weights is exact.
+    // A word's scale is a power of two, so its product with one of weights is exact; that of bytes is
+    // rounded.
     const auto scaled_by = [&](Vec scale) __attribute__((always_inline)) {
       add([&](int i, Vec sum, Vec total)
               __attribute__((always_inline)) { return fma(sum, scale * broadcast(x.scales[i]), total); });
@@ -161,7 +163,7 @@ SPLITSERVE_INLINE void add_block(float* totals, const IntVec (&sums)[kRows][kVec
 
 // totals [kRows, 32] += the products of `quads` quads, of few rows: codes are read once, from memory.
 template <typename Codes, typename Dot, int kRows>
-[[gnu::noinline]] void add_words(float* totals, WordRows x, CodeBlocks own, int64_t quads) {
+[[gnu::noinline]] void add_words(float* totals, WordRows<Dot> x, CodeBlocks own, int64_t quads) {
   constexpr int kPairs = kRows == 1 ? kVecPairs : 1, kVecs = kPairs * kPairVecs;
   constexpr int kTurn = Codes::kBlockQuads;
   constexpr Fetched kFetched = Codes::kFetched;
@@ -221,7 +223,8 @@ struct FetchedEvenly {
 // sums[i][v] += the products of two registers of `quads` quads, from `bytes` on, in a phase.
 template <typename Dot, int kPhase, int kRows>
 SPLITSERVE_INLINE void add_phase_of_block(IntVec (&sums)[kRows][kPairVecs], const char* bytes, int64_t quads,
-                                          int pair, const WordRows& x, FetchedEvenly<Dot::kPhases>* ahead) {
+                                          int pair, const WordRows<Dot>& x,
+                                          FetchedEvenly<Dot::kPhases>* ahead) {
   for (int64_t quad = 0; quad < quads; ++quad) {
     ahead->next_quad();
     UintVec own[kPairVecs];
@@ -235,7 +238,7 @@ SPLITSERVE_INLINE void add_phase_of_block(IntVec (&sums)[kRows][kPairVecs], cons
 // The same of more rows, and codes that are bytes in the L1 cache: one phase after the other, so that there
 // are half as many sums, and the second phase goes on with those of the first.
 template <typename Dot, int kRows>
-[[gnu::noinline]] void add_decoded_words(float* totals, WordRows x, CodeBlocks own, int64_t quads,
+[[gnu::noinline]] void add_decoded_words(float* totals, WordRows<Dot> x, CodeBlocks own, int64_t quads,
                                          int64_t lines) {
   FetchedEvenly<Dot::kPhases> ahead{own.ahead, lines, 0, 0};
   alignas(64) float buffers[2][kPanelCols];
@@ -301,7 +304,7 @@ class WordPanel {
     const int64_t whole = blocks * p.words.depth, quads = quads_of(whole < p.depth ? whole : p.depth);
     CodeBlocks own = blocks_of(p, panels.current, 0);
     own.ahead = own.codes - Format::kScaleBytes + kStreamAheadBytes;
-    const WordRows x(p.words, row, 0);
+    const WordRows<Dot> x(p.words, row, 0);
     with_rows<kStoredRows>(
         rows, [&](auto count) { add_words<StoredQuads<Format>, Dot, count>(totals, x, own, quads); });
   }
@@ -315,7 +318,7 @@ class WordPanel {
     for (int64_t pass = 0; pass < passes; ++pass) {
       const int64_t begin = rows * pass / passes, end = rows * (pass + 1) / passes;
       float* const to = totals + begin * kPanelCols;
-      const WordRows x(p.words, row + begin, block);
+      const WordRows<Dot> x(p.words, row + begin, block);
       with_rows<kWordRows<Dot>>(end - begin, [&](auto count) {
         add_decoded_words<Dot, count>(to, x, own, quads_of(depth), pass == 0 ? lines : 0);
       });

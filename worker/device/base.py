@@ -70,6 +70,11 @@ class Device(ABC):
         """Of activations that are multiplied with weights of codes."""
 
     @property
+    def multiplies_byte_groups(self) -> bool:
+        """Whether codes of 4 and 6 bits in groups are multiplied with activations of int8."""
+        return False
+
+    @property
     @abstractmethod
     def free_bytes(self) -> int:
         """Memory that this rank may take for weights, KV cache and activations."""

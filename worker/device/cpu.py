@@ -20,6 +20,8 @@ from splitserve.worker.pages import zero_pages
 
 _MAX_DEFAULT_BYTES = 4 << 30
 _DEFAULT_SHARE = 0.4
+# See SPLITSERVE_MULTIPLIES_WORDS in csrc/cpu/word_dot.h.
+_WORD_ISAS = ("avx2", "avx512", "avx512_bf16")
 
 
 class CpuDevice(Device):
@@ -43,6 +45,11 @@ class CpuDevice(Device):
     def coded_dtypes(self) -> tuple[torch.dtype, ...]:
         """Return bfloat16."""
         return (torch.bfloat16,)
+
+    @property
+    def multiplies_byte_groups(self) -> bool:
+        """Whether the kernels in use make integers of activations."""
+        return ops.cpu_isa() in _WORD_ISAS
 
     @property
     def free_bytes(self) -> int:

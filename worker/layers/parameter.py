@@ -314,18 +314,21 @@ class PackedParameter(Parameter):
         """Return this rank's rectangle of a part that is not transposed, whatever its form."""
         return Window(part.taken_outputs, part.taken_inputs)
 
-    def keep_as(self, form: GroupForm, order: torch.Tensor | None = None) -> bool:
+    def keep_as(
+        self, form: GroupForm, order: torch.Tensor | None = None, *, has_byte_groups: bool = False
+    ) -> bool:
         """Take the form of integers in the file, before it is allocated, unless it was to be in fewer bits.
 
         Args:
             form: that holds the integers of all parts.
             order: the input of each of their columns, -1 for none, the same for all; None: as in the file.
+            has_byte_groups: the device multiplies codes of 4 and 6 bits in groups with activations of int8.
 
         Returns:
             Whether it has the form.
         """
         if self._form == "w8a8":
-            takes_it = not form.group
+            takes_it = not form.group or (has_byte_groups and form.bits < 8)
             form = form._replace(takes_int8=True)
         else:
             takes_it = form.bits <= _KEPT_BITS.get(self._form, 0)

@@ -25,7 +25,7 @@ def keep_integers(assignments: Sequence[Assignment], dtype: torch.dtype, device:
     Args:
         assignments: of a plan.
         dtype: of the model.
-        device: says in which dtypes integers are multiplied.
+        device: says with what integers are multiplied.
 
     Returns:
         The assignments, those marked whose integers are taken.
@@ -37,7 +37,9 @@ def keep_integers(assignments: Sequence[Assignment], dtype: torch.dtype, device:
     for each, own in zip(assignments, integers, strict=True):
         found[id(each.parameter)].append(own)
     kept = {id(each.parameter): each.parameter for each in assignments}
-    are_kept = {key: _keep(parameter, found[key]) for key, parameter in kept.items()}
+    are_kept = {
+        key: _keep(parameter, found[key], device.multiplies_byte_groups) for key, parameter in kept.items()
+    }
     return [
         each._replace(integers=own.form) if own and are_kept[id(each.parameter)] else each
         for each, own in zip(assignments, integers, strict=True)
@@ -60,7 +62,7 @@ def _integers_of(assignment: Assignment) -> _Integers | None:
     return None if form is None else _Integers(form, source.input_order(window))
 
 
-def _keep(parameter: Parameter, found: list[_Integers | None]) -> bool:
+def _keep(parameter: Parameter, found: list[_Integers | None], has_byte_groups: bool) -> bool:
     parts = [each for each in found if each is not None]
     are_mixed = len({each.form.is_float for each in parts}) > 1
     if len(parts) < len(found) or are_mixed or not isinstance(parameter, PackedParameter):
@@ -68,7 +70,8 @@ def _keep(parameter: Parameter, found: list[_Integers | None]) -> bool:
     order = parts[0].order
     if not all(_are_equal(order, each.order) for each in parts):
         return False
-    return parameter.keep_as(reduce(GroupForm.joined, (each.form for each in parts)), order)
+    form = reduce(GroupForm.joined, (each.form for each in parts))
+    return parameter.keep_as(form, order, has_byte_groups=has_byte_groups)
 
 
 def _are_equal(order: torch.Tensor | None, other: torch.Tensor | None) -> bool:

@@ -27,6 +27,12 @@ ENGINES: dict[str, Engine] = {
             SplitServeFile(f"gguf-{kind}", PRECISIONS[kind], partial(gguf_path, kind=kind), "llamacpp")
             for kind in ("q8_0", "q6_k", "q4_k_m")
         ),
+        *(
+            SplitServeFile(
+                f"gguf-{kind}-w8a8", PRECISIONS[kind], partial(gguf_path, kind=kind), "llamacpp", "w8a8"
+            )
+            for kind in ("q8_0", "q6_k", "q4_k_m")
+        ),
         SplitServeFile("w8a8", 8, w8a8_path, "vllm"),
         *(SplitServeLora(spec) for spec in ADAPTERS),
         VllmCpu(),

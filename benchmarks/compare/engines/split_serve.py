@@ -21,7 +21,7 @@ class SplitServe(Engine):
     """Ours, with weights as they are or quantised at load.
 
     Args:
-        quantization: "" for bf16, "int8" or "int4".
+        quantization: "" for bf16, "int8", "int4" or "w8a8".
     """
 
     ours = True
@@ -30,7 +30,7 @@ class SplitServe(Engine):
 
     def __init__(self, quantization: str) -> None:
         self.name = f"splitserve-{quantization}" if quantization else "splitserve"
-        self.precision = {"": 16, "int8": 8, "int4": 4}[quantization]
+        self.precision = {"": 16, "int8": 8, "int4": 4, "w8a8": 8}[quantization]
         self._options: dict[str, Any] = {"quantization": quantization} if quantization else {}
 
     def python(self, root: Path) -> str:
@@ -83,12 +83,15 @@ class SplitServeFile(SplitServe):
         precision: bits of its weights.
         path: returns it for a model's folder.
         peer: name of the virtual environment whose set-up makes it.
+        quantization: what to do with it; "" for nothing.
     """
 
     only_by_name = True
 
-    def __init__(self, kind: str, precision: int, path: Callable[[Path], Path], peer: str) -> None:
-        super().__init__("")
+    def __init__(
+        self, kind: str, precision: int, path: Callable[[Path], Path], peer: str, quantization: str = ""
+    ) -> None:
+        super().__init__(quantization)
         self.name, self.plain = f"splitserve-{kind}", self.name
         self.precision = precision
         self._path = path

@@ -149,17 +149,28 @@ void with_words_of(WeightFormat format, const Fn& fn) {
   }
 }
 
+// Those of codes of 4 and 6 bits that are multiplied with bytes.
+template <typename Dot, typename Fn>
+void with_bytes_of(WeightFormat format, const Fn& fn) {
+  if (format == WeightFormat::kInt6Groups) return fn(Int6GroupWords<Dot>());
+  fn(Int4GroupWords<Dot>());
+}
+
 template <typename Fn>
-void with_code_format(WeightFormat format, const Fn& fn) {
+void with_code_format(const LinearParams& p, const Fn& fn) {
 #if defined(SPLITSERVE_MAY_USE_VNNI)
-  if (!uses_vnni()) return with_words_of<PairDot>(format, fn);
+  if (!uses_vnni()) {
+    if (p.takes_bytes) return with_bytes_of<ShortPairDot>(p.format, fn);
+    return with_words_of<PairDot>(p.format, fn);
+  }
 #endif
-  with_words_of<ByteDot>(format, fn);
+  if (p.takes_bytes) return with_bytes_of<ShortDot>(p.format, fn);
+  with_words_of<ByteDot>(p.format, fn);
 }
 #else
 template <typename Fn>
-void with_code_format(WeightFormat format, const Fn& fn) {
-  switch (format) {
+void with_code_format(const LinearParams& p, const Fn& fn) {
+  switch (p.format) {
     case WeightFormat::kInt8:
       return fn(Int8Weights());
     case WeightFormat::kInt4:
@@ -178,8 +189,8 @@ void with_code_format(WeightFormat format, const Fn& fn) {
 
 // Calls fn with a value of the format's type.
 template <typename Fn>
-void with_format(WeightFormat format, const Fn& fn) {
-  switch (format) {
+void with_format(const LinearParams& p, const Fn& fn) {
+  switch (p.format) {
     case WeightFormat::kFloat32:
       return fn(Float32Weights());
     case WeightFormat::kBFloat16:
@@ -189,7 +200,7 @@ void with_format(WeightFormat format, const Fn& fn) {
     case WeightFormat::kInt8Dot:
       return with_dot_format(fn);
     default:
-      return with_code_format(format, fn);
+      return with_code_format(p, fn);
   }
 }
 
@@ -203,7 +214,7 @@ void linear(const LinearParams& params) {
 }
 
 void expert_linear(const ExpertLinearParams& params) {
-  with_format(params.linear.format, [&](auto format) {
+  with_format(params.linear, [&](auto format) {
     using Format = decltype(format);
     ExpertLinearParams own = params;
     own.linear = prepared<Format>(own.linear);
@@ -212,7 +223,7 @@ void expert_linear(const ExpertLinearParams& params) {
 }
 
 void gated_linear(const GatedLinearParams& params) {
-  with_format(params.products.linear.format, [&](auto format) {
+  with_format(params.products.linear, [&](auto format) {
     using Format = decltype(format);
     GatedLinearParams own = params;
     own.products.linear = prepared<Format>(own.products.linear);

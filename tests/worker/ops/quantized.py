@@ -49,13 +49,16 @@ def weight_and_values(rows: int, columns: int, form: WeightForm) -> tuple[Packed
 def multiplied(x: Tensor, form: KeptForm, isa: str) -> Tensor:
     """Activations [rows, K] as they meet codes of this form, in float64.
 
-    Where they become integers of 16 bits they are multiples of a power of two of each block of inputs.
+    Where they become integers of 16 bits they are multiples of a power of two of each block of inputs, where
+    they become those of 8 bits of its largest magnitude over 127.
     """
     if isa not in WORD_ISAS or (isinstance(form, GroupForm) and form.is_float):
         return x.double()
     depth = form.group if isinstance(form, GroupForm) else 128 if form == "int8" else GROUP_COLUMNS
     blocks = x.split(depth, dim=1)
-    return torch.cat([_rounded_block(block) for block in blocks], dim=1)
+    takes_int8 = isinstance(form, GroupForm) and form.takes_int8
+    rounded = _block_of_bytes if takes_int8 else _rounded_block
+    return torch.cat([rounded(block) for block in blocks], dim=1)
 
 
 def _rounded_block(x: Tensor) -> Tensor:
@@ -63,3 +66,9 @@ def _rounded_block(x: Tensor) -> Tensor:
     exponents = (x.abs().amax(dim=1, keepdim=True).view(torch.int16).int() + 1) >> 7
     steps = torch.exp2(exponents.double() - 127 - 14)
     return (x.double() / steps).round() * steps * (exponents > 14)
+
+
+def _block_of_bytes(x: Tensor) -> Tensor:
+    largest, most = x.abs().amax(dim=1, keepdim=True).float(), torch.tensor(127.0)
+    codes = torch.where(largest >= 1e-36, x.float() * (most / largest), 0).round()
+    return codes.double() * (largest / most).double()

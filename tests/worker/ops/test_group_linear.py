@@ -34,9 +34,22 @@ FORMS = [
     GroupForm(8, 64, False),
     GroupForm(8, 128, False, is_float=True),
 ]
+# Activations that they meet become integers of 8 bits on some processors.
+BYTE_FORMS = [
+    GroupForm(4, 16, True, takes_int8=True),
+    GroupForm(4, 32, False, takes_int8=True),
+    GroupForm(4, 32, True, takes_int8=True, has_units=True),
+    GroupForm(6, 16, False, takes_int8=True, has_units=True),
+    GroupForm(6, 128, True, takes_int8=True, has_units=True),
+]
 SHAPES = [(1, 1, 1), (2, 33, 5), (3, 100, 64), (18, 301, 70), (40, 256, 33)]
 
-of_forms = pytest.mark.parametrize("form", FORMS, ids=lambda form: "-".join(map(str, form)))
+
+def _of(forms: list[GroupForm]) -> pytest.MarkDecorator:
+    return pytest.mark.parametrize("form", forms, ids=lambda form: "-".join(map(str, form)))
+
+
+of_forms, of_exact_forms = _of(FORMS + BYTE_FORMS), _of(FORMS)
 
 
 def draw(rows: int, columns: int, form: GroupForm) -> GroupCodes:
@@ -83,7 +96,7 @@ def values(codes: GroupCodes, form: GroupForm) -> torch.Tensor:
     return numbers
 
 
-@of_forms
+@of_exact_forms
 @pytest.mark.parametrize("depth", [45, 290])
 def test_a_weight_is_its_code_times_scale_plus_offset_bit_by_bit(depth: int, form: GroupForm) -> None:
     codes = draw(72, depth, form)

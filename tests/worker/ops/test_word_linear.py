@@ -1,4 +1,4 @@
-"""linear on codes where activations become integers of 16 bits, "words"."""
+"""linear on codes where activations become integers: of 16 bits, "words", or of 8 bits."""
 
 from collections.abc import Iterator
 
@@ -27,9 +27,22 @@ FORMS: list[KeptForm] = [
     GroupForm(8, 64, False),
 ]
 
-of_forms = pytest.mark.parametrize(
-    "form", FORMS, ids=lambda form: form if isinstance(form, str) else "-".join(map(str, form))
-)
+# The same with integers of 8 bits.
+BYTE_FORMS: list[KeptForm] = [
+    GroupForm(4, 16, True, takes_int8=True),
+    GroupForm(4, 128, False, takes_int8=True),
+    GroupForm(6, 16, False, takes_int8=True),
+    GroupForm(6, 32, True, takes_int8=True),
+]
+
+
+def _of(forms: list[KeptForm]) -> pytest.MarkDecorator:
+    return pytest.mark.parametrize(
+        "form", forms, ids=lambda form: form if isinstance(form, str) else "-".join(map(str, form))
+    )
+
+
+of_forms, of_words = _of(FORMS + BYTE_FORMS), _of(FORMS)
 
 
 @pytest.fixture(autouse=True)
@@ -66,7 +79,7 @@ def of_many_magnitudes(rows: int, depth: int) -> Tensor:
     return (torch.randn(rows, depth) * torch.exp2(torch.randint(-20, 3, (rows, depth)))).bfloat16()
 
 
-@of_forms
+@of_words
 @pytest.mark.parametrize("depth", [27, 70, 301, 545])
 @pytest.mark.parametrize("rows", [1, 5, 14, 61])
 def test_bits_are_those_of_activations_that_were_rounded_before(
@@ -146,7 +159,33 @@ def test_scales_of_rows_and_groups_meet_before_a_sum_could_overflow() -> None:
     assert product(x, weight).isclose(expected).all()
 
 
-@of_forms
+@pytest.mark.parametrize(("bits", "largest"), [(4, 15), (6, 63)])
+@pytest.mark.parametrize("rows", [1, 3, 9, 40])
+@pytest.mark.parametrize("has_vnni", [False, True])
+def test_the_largest_integers_of_8_bits_do_not_overflow(
+    has_vnni: bool, rows: int, bits: int, largest: int, without_vnni: None
+) -> None:
+    ops.set_uses_vnni(has_vnni)
+    form = GroupForm(bits, 128, True, takes_int8=True)
+    weight = PackedWeight((40, 256), torch.bfloat16, form)
+    codes, ones = torch.full((40, 256), largest, dtype=torch.int8), torch.ones(40, 2)
+    weight.fill_group_codes(GroupCodes(codes, ones, 0 * ones))
+    x = torch.full((rows, 256), 127.0).bfloat16()
+    x[::2] *= -1
+    expected = (x[:, :1].float() * (largest * 256)).expand(rows, 40)
+    assert torch.equal(product(x, weight), expected)
+
+
+@_of(BYTE_FORMS)
+def test_bytes_of_tiny_numbers_are_zero(form: KeptForm) -> None:
+    x, weight = torch.zeros(2, 256).bfloat16(), packed(40, 256, form)
+    x[0], x[1] = 2.0**-121, 2.0**-115
+    out = product(x, weight)
+    assert torch.equal(out[0], torch.zeros(40))
+    assert out[1].abs().min() > 0
+
+
+@of_words
 def test_blocks_of_tiny_numbers_are_zero_and_others_stay(form: KeptForm, isa: str) -> None:
     x, weight = torch.zeros(3, 256).bfloat16(), packed(40, 256, form)
     x[0, :128], x[1, 128:], x[2, :128], x[2, 128:] = 2.0**-113, 2.0**-112, -(2.0**-130), -3.0

@@ -408,6 +408,23 @@ def test_integers_of_more_bits_than_are_asked_for_are_rounded(
         assert torch.equal(parameter.weight.data, whole.data)  # type: ignore[attr-defined]
 
 
+@pytest.mark.parametrize("has_byte_groups", [True, False])
+def test_groups_of_few_bits_stay_where_kernels_make_bytes_of_their_activations(
+    has_byte_groups: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(CpuDevice, "multiplies_byte_groups", has_byte_groups)
+    made = CASES["awq"].make(*SHAPE, torch.Generator().manual_seed(1))
+    write(tmp_path, made.tensors)
+    fields = Fields({"quantization_config": CASES["awq"].config}, "config.json")
+    plan = WeightPlan(quantization=read_quantization(Path(), fields), forms=FORMS["w8a8"])
+    parameter = plan.declare_linear(SHAPE, [Part("m.weight", SHAPE)])
+    load_weights(tmp_path, plan, torch.bfloat16, CPU, lambda loaded, total: None)
+    form = GroupForm(4, 16, True, takes_int8=True)
+    assert kept(parameter) == (form if has_byte_groups else "w8a8")
+    error = (products(parameter) - made.plain).abs().max() / made.plain.abs().max()
+    assert error < (1e-6 if has_byte_groups else 4e-3)
+
+
 @pytest.mark.parametrize("dynamic", [True, False])
 def test_int8_for_int8_activations_is_kept_so(dynamic: bool, tmp_path: Path) -> None:
     config = json.loads(json.dumps(CASES["int8-channel"].config))
