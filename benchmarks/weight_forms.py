@@ -41,7 +41,6 @@ FORMS: dict[str, KeptForm] = {
     "q6_k": GroupForm(6, 16, False, has_units=True),
     "w8a8": "w8a8",
     "q4_k_a8": GroupForm(4, 32, True, takes_int8=True, has_units=True),
-    "q6_k_a8": GroupForm(6, 16, False, takes_int8=True, has_units=True),
 }
 # Q8_0 of GGUF is 8g32.
 ROWS = (1, 2, 4, 8, 12, 16, 24, 32, 48, 64)

@@ -23,7 +23,7 @@ inline WeightFormat format_of(const TensorView& packed) {
   return unit == kMxfp4ScaleBytes + kGroupCodeBytes ? WeightFormat::kMxfp4 : WeightFormat::kInt4;
 }
 
-// Codes of 4 and 6 bits with scales beside them that are int8 instead of uint8 ask for activations as bytes.
+// Codes of 4 bits with scales beside them that are int8 instead of uint8 ask for activations as bytes.
 inline bool takes_bytes(const TensorView& packed) {
   return packed.ndim() == 3 && same_type(packed.dtype(), kInt8Type);
 }
@@ -36,8 +36,8 @@ inline WeightFormat packed_arg(const TensorView& packed, int64_t cols, int64_t d
   const WeightFormat format = format_of(packed);
   if (has_code_units(format)) {
     arg.rank(3).size(1, ceil_div(depth, kGroupDepth)).size(2, panel_bytes(format, kGroupDepth));
-    SPLITSERVE_CHECK_VALUE(!(takes_bytes(packed) && is_grouped(format)),
-                           "packed: codes with scales between them are uint8");
+    SPLITSERVE_CHECK_VALUE(!takes_bytes(packed) || format == WeightFormat::kInt4Groups,
+                           "packed: int8 is for codes of 4 bits with scales beside them");
   } else {
     const PackedLayout layout(format, depth);
     arg.rank(4).size(1, layout.steps).size(2, kPanelCols).size(3, layout.pair);

@@ -99,7 +99,7 @@ SPLITSERVE_INLINE int32_t make_words(char* words, float* scale, const BFloat16* 
   return sum_of(sums);
 }
 
-// The same as bytes, of codes of 4 or 6 bits; what is not finite, and what is too small for a factor,
+// The same as bytes, for codes of 4 bits; what is not finite, and what is too small for a factor,
 // likewise.
 SPLITSERVE_INLINE int32_t make_bytes(char* bytes, float* scale, const BFloat16* x, int64_t depth) {
   constexpr uint32_t kInfinity = 0x7f80;

@@ -116,7 +116,7 @@ struct ShortDot {
 };
 
 #if defined(SPLITSERVE_MAY_USE_VNNI)
-// The same by sums of two products of 16 bits, which those with codes of up to 6 bits fit.
+// The same by sums of two products of 16 bits, which those with codes of 4 bits fit.
 struct ShortPairDot : ShortDot {
   static constexpr bool kHasFewOperands = false;
   SPLITSERVE_INLINE static IntVec accumulate(IntVec sum, Weights weights, Inputs inputs) {

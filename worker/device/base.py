@@ -71,7 +71,7 @@ class Device(ABC):
 
     @property
     def multiplies_byte_groups(self) -> bool:
-        """Whether codes of 4 and 6 bits in groups are multiplied with activations of int8."""
+        """Whether codes of 4 bits in groups are multiplied with activations of int8."""
         return False
 
     @property

@@ -322,13 +322,14 @@ class PackedParameter(Parameter):
         Args:
             form: that holds the integers of all parts.
             order: the input of each of their columns, -1 for none, the same for all; None: as in the file.
-            has_byte_groups: the device multiplies codes of 4 and 6 bits in groups with activations of int8.
+            has_byte_groups: the device multiplies codes of 4 bits in groups with activations of int8.
 
         Returns:
             Whether it has the form.
         """
         if self._form == "w8a8":
-            takes_it = not form.group or (has_byte_groups and form.bits < 8)
+            # More bits in groups lose nothing by 8 bits without, which are twice as fast in prompts.
+            takes_it = not form.group or (has_byte_groups and form.bits == 4)
             form = form._replace(takes_int8=True)
         else:
             takes_it = form.bits <= _KEPT_BITS.get(self._form, 0)

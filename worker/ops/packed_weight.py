@@ -55,8 +55,8 @@ class PackedWeight:
         form, num_experts: as given.
         data: [E * ceil(N / E / 32), ceil(K / pair), 32, pair], pair 1 for float32, 2 for bfloat16 and int8,
             4 for w8a8 with K a multiple of 64; for codes of 4 and 6 bits uint8 [E * ceil(N / E / 32),
-            ceil(K / 32), 512 or 768, or 576 or 544 with the scales of int4 or mxfp4], int8 for a form that
-            takes activations as int8. FP8 is uint8 in the place of int8.
+            ceil(K / 32), 512 or 768, or 576 or 544 with the scales of int4 or mxfp4], int8 for a GroupForm
+            that takes activations as int8. FP8 is uint8 in the place of int8.
         scales: float32 [N] for int8 and w8a8; for groups [E * ceil(N / E / 32), groups, 1 or 2, 32], or with
             units uint8 [E * ceil(N / E / 32), ceil(K / 256), 1 or 2, 128 + 32 * groups of a unit]; else None.
 

@@ -30,8 +30,8 @@ class GroupForm(NamedTuple):
         group: columns that share a scale: 16, 32, 64, 128, or 0 for all, which is "int8" to the kernels.
         has_offsets: groups have offsets, too; always False where a group has all columns.
         is_float: codes are E4M3 (FP8) instead of integers, without offsets.
-        takes_int8: activations are to be int8, too: "w8a8" where a group has all columns; of codes of 4 and
-            6 bits those of each group, by kernels that make them integers at all. Not of 8 bits in groups.
+        takes_int8: activations are to be int8, too: "w8a8" where a group has all columns; of codes of 4 bits
+            those of each group, by kernels that make them integers at all. No others in groups.
         has_units: scales and offsets are integers of 8 bits, each times a number of 256 columns; only codes
             of 4 and 6 bits.
     """

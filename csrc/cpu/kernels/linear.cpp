@@ -149,22 +149,15 @@ void with_words_of(WeightFormat format, const Fn& fn) {
   }
 }
 
-// Those of codes of 4 and 6 bits that are multiplied with bytes.
-template <typename Dot, typename Fn>
-void with_bytes_of(WeightFormat format, const Fn& fn) {
-  if (format == WeightFormat::kInt6Groups) return fn(Int6GroupWords<Dot>());
-  fn(Int4GroupWords<Dot>());
-}
-
 template <typename Fn>
 void with_code_format(const LinearParams& p, const Fn& fn) {
 #if defined(SPLITSERVE_MAY_USE_VNNI)
   if (!uses_vnni()) {
-    if (p.takes_bytes) return with_bytes_of<ShortPairDot>(p.format, fn);
+    if (p.takes_bytes) return fn(Int4GroupWords<ShortPairDot>());
     return with_words_of<PairDot>(p.format, fn);
   }
 #endif
-  if (p.takes_bytes) return with_bytes_of<ShortDot>(p.format, fn);
+  if (p.takes_bytes) return fn(Int4GroupWords<ShortDot>());
   with_words_of<ByteDot>(p.format, fn);
 }
 #else

@@ -39,8 +39,8 @@ BYTE_FORMS = [
     GroupForm(4, 16, True, takes_int8=True),
     GroupForm(4, 32, False, takes_int8=True),
     GroupForm(4, 32, True, takes_int8=True, has_units=True),
-    GroupForm(6, 16, False, takes_int8=True, has_units=True),
-    GroupForm(6, 128, True, takes_int8=True, has_units=True),
+    GroupForm(4, 16, False, takes_int8=True, has_units=True),
+    GroupForm(4, 128, True, takes_int8=True),
 ]
 SHAPES = [(1, 1, 1), (2, 33, 5), (3, 100, 64), (18, 301, 70), (40, 256, 33)]
 
@@ -253,6 +253,13 @@ def test_scales_in_units_of_other_shapes_are_refused(shape: tuple[int, ...], mes
     weight = PackedWeight((40, 64), torch.bfloat16, GroupForm(bits, 16, False, has_units=True))
     weight.scales = torch.ones(shape, dtype=torch.uint8)
     with pytest.raises(ValueError, match=message):
+        ops.linear(torch.empty(1, 40), torch.zeros(1, 64).bfloat16(), weight)
+
+
+def test_activations_of_8_bits_are_refused_for_codes_of_6() -> None:
+    weight = PackedWeight((40, 64), torch.bfloat16, GroupForm(6, 16, False, has_units=True))
+    weight.data = weight.data.view(torch.int8)
+    with pytest.raises(ValueError, match="packed: int8 is for codes of 4 bits"):
         ops.linear(torch.empty(1, 40), torch.zeros(1, 64).bfloat16(), weight)
 
 
