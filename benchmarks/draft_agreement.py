@@ -141,7 +141,7 @@ def main() -> None:
     parser.add_argument("--conversations", type=int, default=200)
     parser.add_argument("--temperature", type=float, default=1.0)
     parser.add_argument("--make-up", action="store_true", help="let the demo model make up conversations")
-    parser.add_argument("--plot", type=Path, help="draw the figure into this file, .svg")
+    parser.add_argument("--plot", type=Path, help="draw the figure into this .svg; needs the extra bench")
     options = parser.parse_args()
     given = answers(DEMO_MODEL, options.conversations, options.temperature, makes_up=options.make_up)
     model, draft = (Scorer(each, "none") for each in (DEMO_MODEL, options.draft))

@@ -1,7 +1,7 @@
 """What do drafts gain or cost streams of a kind? Tokens per second through LLM, with and without, in turns.
 
     python -m benchmarks.drafted_streams KIND [--model DIR] [--streams N ...] [--tokens N] [--rounds N]
-                                         [--drafts K] [--threads N]
+                                         [--drafts K] [--threads N] [--quantization Q]
 
 KIND is "repeated" (random tokens three times, greedy: n-grams foresee most), "random" (random tokens at
 temperature 1: there is nothing to gain) or "json" (answers of a schema with long keys: grammar and n-grams
@@ -104,11 +104,13 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=5, help="after one that is not counted")
     parser.add_argument("--drafts", type=int, default=8)
     parser.add_argument("--threads", type=int, default=0)
+    parser.add_argument("--quantization", default="none", help="of the model, as for a server")
     args = parser.parse_args()
     vocab_size = json.loads(Path(args.model, "config.json").read_text())["vocab_size"]
     config = {"method": METHODS[args.kind], "num_speculative_tokens": args.drafts}
-    plain = LLM(args.model, num_threads=args.threads)
-    drafting = LLM(args.model, num_threads=args.threads, speculative_config=config)
+    settings = {"num_threads": args.threads, "quantization": args.quantization}
+    plain = LLM(args.model, **settings)
+    drafting = LLM(args.model, **settings, speculative_config=config)
     print(f"{'streams':>7} {'tokens':>7} {'none tok/s':>11} {'drafts tok/s':>13} {'median of ratios':>17}")
     for num_streams in args.streams:
         rates: dict[bool, list[float]] = {False: [], True: []}
