@@ -95,24 +95,12 @@ struct PairDot {
 };
 #endif
 
-// Of activations as bytes, by VNNI: what ByteDot does in one of its phases.
-struct ShortDot {
+// Of activations as bytes, by VNNI: the first phase alone.
+struct ShortDot : ByteDot {
   static constexpr int64_t kWordBytes = 1;
-  static constexpr bool kIsPairs = false;
-  static constexpr bool kHasFewOperands = true;
   static constexpr int kPhases = 1;
-  using Weights = IntVec;
-  using Inputs = IntVec;
   static int32_t first(int32_t begin) { return begin; }
   static int32_t rest(int32_t) { return 0; }
-  SPLITSERVE_INLINE static Weights weights(UintVec bytes) { return reinterpret_cast<IntVec>(bytes); }
-  template <int>
-  SPLITSERVE_INLINE static Inputs inputs(const char* bytes) {
-    return broadcast_four(bytes);
-  }
-  SPLITSERVE_INLINE static IntVec accumulate(IntVec sum, Weights weights, Inputs inputs) {
-    return add_byte_products(sum, weights, inputs);
-  }
 };
 
 #if defined(SPLITSERVE_MAY_USE_VNNI)

@@ -328,7 +328,7 @@ class PackedParameter(Parameter):
             Whether it has the form.
         """
         if self._form == "w8a8":
-            # More bits in groups lose nothing by 8 bits without, which are twice as fast in prompts.
+            # Codes of more bits in groups take twice as long in prompts as int8 with a scale per output.
             takes_it = not form.group or (has_byte_groups and form.bits == 4)
             form = form._replace(takes_int8=True)
         else:
