@@ -6,7 +6,7 @@
 #if defined(__AVX2__)
 
 #if !defined(__AVX512VNNI__)
-// A processor may have add_byte_products(), or not: only where uses_vnni().
+// A processor may have add_byte_products() and add_half_products(), or not: only where uses_vnni().
 #define SPLITSERVE_MAY_USE_VNNI 1
 #endif
 
@@ -39,6 +39,20 @@ SPLITSERVE_INLINE IntVec add_byte_products(IntVec sum, IntVec bytes, IntVec sign
 #endif
 }
 
+// Two products per lane of signed halves, likewise.
+SPLITSERVE_INLINE IntVec add_half_products(IntVec sum, IntVec a, IntVec b) {
+#if defined(__AVX512VNNI__)
+  return reinterpret_cast<IntVec>(_mm512_dpwssd_epi32(
+      reinterpret_cast<__m512i>(sum), reinterpret_cast<__m512i>(a), reinterpret_cast<__m512i>(b)));
+#elif defined(__AVX512F__)
+  __asm__("vpdpwssd %2, %1, %0" : "+v"(sum) : "v"(a), "v"(b));
+  return sum;
+#else
+  __asm__("%{vex%} vpdpwssd %2, %1, %0" : "+x"(sum) : "x"(a), "x"(b));
+  return sum;
+#endif
+}
+
 // Two sums per lane, of 16 bits, of two products of unsigned with signed bytes, which fit them.
 SPLITSERVE_INLINE IntVec byte_pair_products(IntVec bytes, IntVec signed_bytes) {
 #if defined(__AVX512BW__)
@@ -50,7 +64,7 @@ SPLITSERVE_INLINE IntVec byte_pair_products(IntVec bytes, IntVec signed_bytes) {
 #endif
 }
 
-// Two products per lane of signed halves.
+// Two products per lane of signed halves, added up.
 SPLITSERVE_INLINE IntVec half_products(IntVec a, IntVec b) {
 #if defined(__AVX512BW__)
   return reinterpret_cast<IntVec>(

@@ -19,15 +19,17 @@ struct RowCodes {
 
 // Rows of x as integers of 16 or 8 bits, in blocks of inputs; see row_words.h.
 struct RowWords {
-  const char* words;     // [stretches, rows, 128]: a stretch of inputs is whole blocks
-  const float* scales;   // [blocks, stride], as those below: what an integer of a block is worth
+  const char* words;    // [stretches, rows, 128]: a stretch of inputs is whole blocks
+  const float* scales;  // [blocks, stride]: what an integer of a block is worth
+  // [blocks, parts, stride]:
   const int32_t* first;  // what sums begin with, for what products with the bytes of weights have too much
   const int32_t* rest;   // and what is added to them; see word_dot.h
   const float* sums;     // of the inputs
-  int64_t rows;
+  int64_t rows;          // that there is room for
   int64_t stride;
   int64_t depth;  // inputs of a block
   int64_t blocks;
+  int64_t parts;  // of a block: its groups, where several share what an integer is worth
 };
 
 // What becomes of a sum and its bias.

@@ -5,7 +5,7 @@
 #include "cpu/linear_blocks.h"
 #include "cpu/linear_rows.h"
 #include "cpu/linear_tiles.h"
-#include "cpu/word_panel.h"
+#include "cpu/word_blocks.h"
 
 namespace splitserve::SPLITSERVE_ISA {
 namespace {

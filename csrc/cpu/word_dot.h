@@ -13,6 +13,9 @@
 
 namespace splitserve::SPLITSERVE_ISA {
 
+// Bits of the largest words, without their signs.
+inline constexpr uint32_t kLongestWord = 15;
+
 // Words of a row are next to each other for a stretch of inputs, then those of the next row come: rows are a
 // constant away from each other.
 template <typename Dot>
@@ -64,9 +67,9 @@ struct ByteDot {
 #endif
 };
 
-#if defined(SPLITSERVE_MAY_USE_VNNI)
-// By products of 16 bits, in a single phase.
-struct PairDot {
+// By products of 16 bits, in a single phase; kHasVnni: which are added up by the same instruction.
+template <bool kHasVnni>
+struct PairDotOf {
   static constexpr int64_t kWordBytes = 2;
   static constexpr bool kIsPairs = true;
   static constexpr bool kHasFewOperands = false;
@@ -89,11 +92,15 @@ struct PairDot {
     return {broadcast_four(words), broadcast_four(words + 4)};
   }
   SPLITSERVE_INLINE static IntVec accumulate(IntVec sum, const Weights& weights, const Inputs& inputs) {
-    sum += half_products(weights.even, inputs.first);
-    return sum + half_products(weights.odd, inputs.second);
+    return add(add(sum, weights.even, inputs.first), weights.odd, inputs.second);
+  }
+  SPLITSERVE_INLINE static IntVec add(IntVec sum, IntVec weights, IntVec inputs) {
+    if constexpr (kHasVnni) return add_half_products(sum, weights, inputs);
+    return sum + half_products(weights, inputs);
   }
 };
-#endif
+using PairDot = PairDotOf<false>;
+using VnniPairDot = PairDotOf<true>;
 
 // Of activations as bytes, by VNNI: the first phase alone.
 struct ShortDot : ByteDot {

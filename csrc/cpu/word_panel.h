@@ -6,48 +6,12 @@
 #pragma once
 
 #include "cpu/linear_decoded.h"
-#include "cpu/row_words.h"
-#include "cpu/word_weights.h"
+#include "cpu/word_rows.h"
 
 #if defined(SPLITSERVE_MULTIPLIES_WORDS)
 
 namespace splitserve::SPLITSERVE_ISA {
 namespace {
-
-// Rows whose sums, of two registers of outputs and two phases, stay in registers.
-inline constexpr int kStoredRows = kVecRegisters == 32 ? 6 : 3;
-// The same one phase after the other; products of pairs have more operands.
-template <typename Dot>
-inline constexpr int kWordRows = kVecRegisters == 32 || Dot::kHasFewOperands ? 2 * kStoredRows : kStoredRows;
-
-// The words of some rows, from a block on.
-template <typename Dot>
-struct WordRows {
-  const char* words;  // rows are kStretchBytes away from each other
-  const float *scales, *sums;
-  const int32_t *first, *rest;
-  int64_t rows, stride, depth, block;
-
-  WordRows(const RowWords& all, int64_t row, int64_t first_block)
-      : words(all.words + word_offset<Dot>(first_block * all.depth, row, all.rows)),
-        scales(all.scales + first_block * all.stride + row),
-        sums(all.sums + first_block * all.stride + row),
-        first(all.first + first_block * all.stride + row),
-        rest(all.rest + first_block * all.stride + row),
-        rows(all.rows),
-        stride(all.stride),
-        depth(all.depth),
-        block(first_block) {}
-
-  SPLITSERVE_INLINE const char* quad(int64_t row, int64_t place) const {
-    return words + row * kStretchBytes<Dot> + place * kQuadDepth * Dot::kWordBytes;
-  }
-  SPLITSERVE_INLINE void to_next_block() {
-    words += depth * Dot::kWordBytes;
-    if (++block * depth % kStretchInputs == 0) words += (rows - 1) * kStretchBytes<Dot>;
-    scales += stride, sums += stride, first += stride, rest += stride;
-  }
-};
 
 // Codes of a panel's blocks, from one of them on.
 struct CodeBlocks {
@@ -90,39 +54,6 @@ struct DecodedQuads {
           load_bytes(codes + quad * kQuadBytes + (pair * kPairVecs + v) * static_cast<int64_t>(sizeof(Vec)));
   }
 };
-
-// Codes as they lie in memory.
-template <typename Format>
-struct StoredQuads : Format {
-  static constexpr Fetched kFetched{static_cast<int>(Format::kBlockBytes / kFetchedLineBytes), true};
-};
-
-// sums[v] += the products of a row's quad in a phase.
-template <typename Dot, int kPhase>
-SPLITSERVE_INLINE void add_phase(IntVec* sums, const typename Dot::Weights (&weights)[kPairVecs],
-                                 const char* words) {
-  const typename Dot::Inputs inputs = Dot::template inputs<kPhase>(words);
-#pragma GCC unroll 2
-  for (int v = 0; v < kPairVecs; ++v) sums[v] = Dot::accumulate(sums[v], weights[v], inputs);
-}
-
-// sums[phase][i][v] += the products of a quad, of kPairs pairs of registers from `pair` on.
-template <typename Codes, typename Dot, int kPlace, int kPairs, int kRows, int kVecs>
-SPLITSERVE_INLINE void add_quad(IntVec (&sums)[Dot::kPhases][kRows][kVecs], const char* codes, int64_t quad,
-                                int pair, const WordRows<Dot>& x) {
-#pragma GCC unroll 2
-  for (int p = 0; p < kPairs; ++p) {
-    UintVec bytes[kPairVecs];
-    Codes::template load<kPlace>(codes, quad, pair + p, bytes);
-    const typename Dot::Weights weights[kPairVecs] = {Dot::weights(bytes[0]), Dot::weights(bytes[1])};
-#pragma GCC unroll 8
-    for (int i = 0; i < kRows; ++i) {
-      const char* const own = x.quad(i, quad);
-      add_phase<Dot, 0>(sums[0][i] + p * kPairVecs, weights, own);
-      if constexpr (Dot::kPhases == 2) add_phase<Dot, 1>(sums[1][i] + p * kPairVecs, weights, own);
-    }
-  }
-}
 
 // totals [kRows, 32] += what sums of a block are worth, of kVecs registers from `first` on.
 template <typename Codes, typename Dot, int kRows, int kVecs>
@@ -206,19 +137,6 @@ template <typename Codes, typename Dot, int kRows>
     own.ahead += own.quads / kTurn * kFetched.lines * kFetchedLineBytes;
   }
 }
-
-// Lines that are asked for while a stretch is multiplied, evenly; all at once would keep loads waiting.
-template <int kPhases>
-struct FetchedEvenly {
-  const char* start;
-  int64_t lines, asked, done;
-
-  SPLITSERVE_INLINE void next_quad() {
-    constexpr int64_t kQuads = kStretchInputs / kQuadDepth * kVecPairs * kPhases;
-    for (asked += lines; asked >= kQuads; asked -= kQuads, ++done)
-      __builtin_prefetch(start + done * kFetchedLineBytes);
-  }
-};
 
 // sums[i][v] += the products of two registers of `quads` quads, from `bytes` on, in a phase.
 template <typename Dot, int kPhase, int kRows>
@@ -402,20 +320,6 @@ class WordPanel {
   alignas(64) float totals[kMostRows * kPanelCols];
   alignas(64) char bytes[kStretchInputs * kPanelCols];
   alignas(64) float scales[kMostBlocks][2][kPanelCols];
-};
-
-template <typename Format>
-  requires requires { Format::kBlockQuads; }
-struct BlockRows<Format> {
-  // So many share what is decoded, and the words of more stay in the L2 cache while panels pass them.
-  static constexpr int64_t kLeastRows = 48, kMostRows = WordPanel<Format>::kMostRows, kBytes = 640 * 1024;
-
-  void multiply(const LinearParams& p, int64_t row, int64_t row_end, const Panels& panels) {
-    panel.multiply(p, row, row_end, panels);
-  }
-
- private:
-  WordPanel<Format> panel;
 };
 
 }  // namespace

@@ -5,6 +5,8 @@
 // zero() is what every byte is too large by.
 #pragma once
 
+#include <bit>
+
 #include "cpu/linear.h"
 #include "cpu/weight_formats.h"
 #include "cpu/word_dot.h"
@@ -109,6 +111,8 @@ struct WordWeights : Quads {
   using X = BFloat16;
   using Dot = WordDotKind;
   static constexpr WeightFormat kFormat = format;
+  static constexpr bool kHasUnits = false;
+  static uint32_t word_bits(const LinearParams&) { return kLongestWord; }
 };
 
 // One scale per output; blocks are as long as sums stay exact.
@@ -142,6 +146,28 @@ struct Int6GroupWords : WordWeights<SixBitQuads, Dot, WeightFormat::kInt6Groups>
   static constexpr int64_t kScaleBytes = 0;
   static int64_t block_depth(const LinearParams& p) { return p.groups.depth; }
 };
+
+// The same of 4 or 6 bits with scales in units (GroupScales::are_bytes): a code times its group's scale is an
+// integer of 16 bits, and words have as many bits as leave the sum of a block of such products exact, at
+// least 12 in groups of up to 64.
+template <typename GroupWords, uint32_t kCodeBits>
+struct UnitWords : GroupWords {
+  static constexpr bool kHasUnits = true;
+  static int64_t block_depth(const LinearParams& p) {
+    const bool is_half = kCodeBits > 4 && p.groups.has_offsets && p.groups.depth < kStretchInputs;
+    return is_half ? kStretchInputs / 2 : kStretchInputs;
+  }
+  static uint32_t word_bits(const LinearParams& p) {
+    constexpr uint32_t kSumBits = 31, kScaleBits = 7;
+    const uint32_t input_bits = std::countr_zero(static_cast<uint64_t>(block_depth(p)));
+    // Codes less their zero are signed.
+    return kSumBits - kScaleBits - input_bits - (p.groups.has_offsets ? kCodeBits : kCodeBits - 1);
+  }
+};
+template <typename Dot>
+using Int4UnitWords = UnitWords<Int4GroupWords<Dot>, 4>;
+template <typename Dot>
+using Int6UnitWords = UnitWords<Int6GroupWords<Dot>, 6>;
 
 // Scales before the codes of each group.
 template <typename Dot>

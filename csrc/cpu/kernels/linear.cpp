@@ -131,9 +131,9 @@ void with_dot_format(const Fn& fn) {
 
 // The formats of codes of 4, 6 and 8 bits that are multiplied with words, or with floats.
 #if defined(SPLITSERVE_MULTIPLIES_WORDS)
-template <typename Dot, typename Fn>
-void with_words_of(WeightFormat format, const Fn& fn) {
-  switch (format) {
+template <typename Dot, typename PairDot, typename Fn>
+void with_words_of(const LinearParams& p, const Fn& fn) {
+  switch (p.format) {
     case WeightFormat::kInt8:
       return fn(Int8Words<Dot>());
     case WeightFormat::kInt4:
@@ -143,9 +143,9 @@ void with_words_of(WeightFormat format, const Fn& fn) {
     case WeightFormat::kInt8Groups:
       return fn(Int8GroupWords<Dot>());
     case WeightFormat::kInt6Groups:
-      return fn(Int6GroupWords<Dot>());
+      return p.groups.are_bytes ? fn(Int6UnitWords<PairDot>()) : fn(Int6GroupWords<Dot>());
     default:
-      return fn(Int4GroupWords<Dot>());
+      return p.groups.are_bytes ? fn(Int4UnitWords<PairDot>()) : fn(Int4GroupWords<Dot>());
   }
 }
 
@@ -154,11 +154,11 @@ void with_code_format(const LinearParams& p, const Fn& fn) {
 #if defined(SPLITSERVE_MAY_USE_VNNI)
   if (!uses_vnni()) {
     if (p.takes_bytes) return fn(Int4GroupWords<ShortPairDot>());
-    return with_words_of<PairDot>(p.format, fn);
+    return with_words_of<PairDot, PairDot>(p, fn);
   }
 #endif
   if (p.takes_bytes) return fn(Int4GroupWords<ShortDot>());
-  with_words_of<ByteDot>(p.format, fn);
+  with_words_of<ByteDot, VnniPairDot>(p, fn);
 }
 #else
 template <typename Fn>

@@ -6,8 +6,11 @@ from torch import Tensor
 from splitserve.worker.ops.packed_weight import PackedWeight
 from splitserve.worker.ops.quantization import (
     GROUP_COLUMNS,
+    UNIT_COLUMNS,
+    GroupCodes,
     GroupForm,
     KeptForm,
+    ScaleUnits,
     WeightForm,
     quantize_int4,
     quantize_int8,
@@ -40,6 +43,21 @@ def draw_codes(rows: int, columns: int, form: GroupForm) -> Tensor:
     return torch.randint(low, low + size, (rows, columns)).to(torch.int8)
 
 
+def draw_in_units(codes: Tensor, form: GroupForm) -> GroupCodes:
+    """Codes with random scales and offsets: integers times a number of 256 columns, which may be 0."""
+    num_groups = -(-codes.shape[1] // form.group)
+    size = (len(codes), -(-codes.shape[1] // UNIT_COLUMNS))
+
+    def values_and_units() -> tuple[Tensor, Tensor]:
+        units = torch.randn(size).half().float() * (torch.rand(size) > 0.1)
+        numbers = units.repeat_interleave(UNIT_COLUMNS // form.group, 1)[:, :num_groups]
+        return numbers * torch.randint(-128, 128, numbers.shape), units
+
+    scales, units = values_and_units()
+    offsets, offset_units = values_and_units() if form.has_offsets else (None, None)
+    return GroupCodes(codes, scales, offsets, ScaleUnits(units, offset_units))
+
+
 def weight_and_values(rows: int, columns: int, form: WeightForm) -> tuple[PackedWeight, Tensor]:
     """A random packed weight, and the matrix it multiplies with."""
     matrix = torch.randn(rows, columns).bfloat16()
@@ -52,19 +70,28 @@ def multiplied(x: Tensor, form: KeptForm, isa: str) -> Tensor:
     Where they become integers of 16 bits they are multiples of a power of two of each block of inputs, where
     they become those of 8 bits of its largest magnitude over 127.
     """
-    if isa not in WORD_ISAS or (isinstance(form, GroupForm) and form.is_float):
+    if not isinstance(form, GroupForm):
+        return _in_words(x, 128 if form == "int8" else GROUP_COLUMNS) if isa in WORD_ISAS else x.double()
+    if isa not in WORD_ISAS or form.is_float:
         return x.double()
-    depth = form.group if isinstance(form, GroupForm) else 128 if form == "int8" else GROUP_COLUMNS
-    blocks = x.split(depth, dim=1)
-    takes_int8 = isinstance(form, GroupForm) and form.takes_int8
-    rounded = _block_of_bytes if takes_int8 else _rounded_block
-    return torch.cat([rounded(block) for block in blocks], dim=1)
+    if form.takes_int8:
+        return torch.cat([_block_of_bytes(block) for block in x.split(form.group, dim=1)], dim=1)
+    if form.has_units:
+        # So that the sum of products with codes and scales of 8 bits fits 31 bits.
+        depth = 64 if form.bits > 4 and form.has_offsets and form.group < 128 else 128
+        code_bits = form.bits if form.has_offsets else form.bits - 1
+        return _in_words(x, depth, bits=31 - 7 - depth.bit_length() + 1 - code_bits)
+    return _in_words(x, form.group)
 
 
-def _rounded_block(x: Tensor) -> Tensor:
+def _in_words(x: Tensor, depth: int, *, bits: int = 15) -> Tensor:
+    return torch.cat([_rounded_block(block, bits) for block in x.split(depth, dim=1)], dim=1)
+
+
+def _rounded_block(x: Tensor, bits: int) -> Tensor:
     # One more than the largest mantissa is the next power of two.
     exponents = (x.abs().amax(dim=1, keepdim=True).view(torch.int16).int() + 1) >> 7
-    steps = torch.exp2(exponents.double() - 127 - 14)
+    steps = torch.exp2(exponents.double() - 127 - (bits - 1))
     return (x.double() / steps).round() * steps * (exponents > 14)
 
 

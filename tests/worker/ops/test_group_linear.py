@@ -5,19 +5,16 @@ from operator import itemgetter
 import pytest
 import torch
 import torch.nn.functional as F
-from torch import Tensor
 
 from splitserve.worker.ops.cpu import ops
 from splitserve.worker.ops.packed_weight import PackedWeight
 from splitserve.worker.ops.quantization import (
-    UNIT_COLUMNS,
     GroupCodes,
     GroupForm,
     Quantized,
-    ScaleUnits,
 )
 from tests.worker.ops.helpers import assert_same_bits
-from tests.worker.ops.quantized import draw_codes, multiplied
+from tests.worker.ops.quantized import draw_codes, draw_in_units, multiplied
 
 FORMS = [
     GroupForm(4, 16, True),
@@ -56,27 +53,13 @@ def draw(rows: int, columns: int, form: GroupForm) -> GroupCodes:
     """Codes, and scales and offsets with as many digits as half precision times 6 bits has."""
     codes, size = draw_codes(rows, columns, form), (rows, -(-columns // form.group))
     if form.has_units:
-        return draw_in_units(codes, size[1], form)
+        return draw_in_units(codes, form)
     scales = torch.randn(size).half().float() * torch.randint(-32, 64, size)
     offsets = torch.randn(size).half().float() * 9 if form.has_offsets else None
     if form.is_float:
         # All but the two that are no numbers.
         codes = torch.where((codes & 127) == 127, 0, codes).view(torch.uint8)
     return GroupCodes(codes, scales, offsets)
-
-
-def draw_in_units(codes: Tensor, num_groups: int, form: GroupForm) -> GroupCodes:
-    """The same with scales and offsets that are integers times a number of 256 columns, which may be 0."""
-    size = (len(codes), -(-codes.shape[1] // UNIT_COLUMNS))
-
-    def values_and_units() -> tuple[Tensor, Tensor]:
-        units = torch.randn(size).half().float() * (torch.rand(size) > 0.1)
-        numbers = units.repeat_interleave(UNIT_COLUMNS // form.group, 1)[:, :num_groups]
-        return numbers * torch.randint(-128, 128, numbers.shape), units
-
-    scales, units = values_and_units()
-    offsets, offset_units = values_and_units() if form.has_offsets else (None, None)
-    return GroupCodes(codes, scales, offsets, ScaleUnits(units, offset_units))
 
 
 def pack(codes: GroupCodes, form: GroupForm) -> PackedWeight:
