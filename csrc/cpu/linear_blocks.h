@@ -141,24 +141,10 @@ template <typename Format>
 class WidePanel : public DecodedPanel<Format, float> {};
 
 #if defined(__AVX2__)
-// Pairs of bfloat16 are split by every pass of some rows. With 16 registers a pass has so few that many rows
-// gain by weights that were split once for all, though these go through memory.
+// Pairs of bfloat16 are split in registers, by every pass of some rows.
 template <typename Format>
   requires(Format::kFormat == WeightFormat::kBFloat16)
-class WidePanel<Format> {
- public:
-  void multiply(const LinearParams& p, const InputRows<float>& x, int64_t row, int64_t row_end,
-                const Panels& panels) {
-    if (row_end - row <= kMostSplit) return split.multiply(p, x, row, row_end, panels);
-    if constexpr (kDecodes) decoded.multiply(p, x, row, row_end, panels);
-  }
-
- private:
-  static constexpr bool kDecodes = kVecRegisters == 16;
-  static constexpr int64_t kMostSplit = kDecodes ? 48 : kDecodedBlockRows;
-  SplitPanel split;
-  std::conditional_t<kDecodes, DecodedPanel<Format, float>, char> decoded;
-};
+class WidePanel<Format> : public SplitPanel {};
 #endif
 
 // Weights that are multiplied with integers have ways of their own.
