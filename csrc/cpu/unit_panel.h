@@ -55,13 +55,15 @@ SPLITSERVE_INLINE void add_sums(float* totals, const IntVec (&sums)[kRows][kVecs
   for (int v = 0; v < kVecs; ++v) {
     const int64_t col = (first + v) * kLanes;
     const Vec unit = load(scales.unit + col);
+    Vec offsets[kOffsets > 0 ? kOffsets : 1];
+#pragma GCC unroll 8
+    for (int g = 0; g < kOffsets; ++g) offsets[g] = load(scales.offsets[g] + col);
 #pragma GCC unroll 16
     for (int i = 0; i < kRows; ++i) {
       float* const to = totals + i * kPanelCols + col;
       Vec total = fma(__builtin_convertvector(sums[i][v], Vec), unit * broadcast(x.scales[i]), load(to));
 #pragma GCC unroll 8
-      for (int g = 0; g < kOffsets; ++g)
-        total = fma(broadcast(x.sums[g * x.stride + i]), load(scales.offsets[g] + col), total);
+      for (int g = 0; g < kOffsets; ++g) total = fma(broadcast(x.sums[g * x.stride + i]), offsets[g], total);
       store(to, total);
     }
   }
@@ -226,7 +228,11 @@ class UnitPanel {
         halves, ceil_div(inputs, kTurnDepth) * Format::kBlockQuads,
         scales_of_inputs(p.groups, p.groups.of_panel(panels.current), input, inputs, offsets),
         left > kStretchInputs ? codes + kStretchCodes : panel_of<Format>(p, panels.next)};
-    scale_codes(codes, own.scales.groups, p.groups.depth, inputs, Format::zero(p));
+    if (Format::zero(p) == 0) {
+      scale_codes<false>(codes, own.scales.groups, p.groups.depth, inputs, 0);
+    } else {
+      scale_codes<true>(codes, own.scales.groups, p.groups.depth, inputs, Format::zero(p));
+    }
     const int64_t passes = ceil_div(rows, kRows);
     for (int64_t pass = 0; pass < passes; ++pass) {
       const int64_t begin = rows * pass / passes, end = rows * (pass + 1) / passes;
@@ -239,6 +245,7 @@ class UnitPanel {
   }
 
   // halves = (codes - zero) * scales
+  template <bool kHasZero>
   void scale_codes(const char* codes, const int8_t* scales, int64_t group_depth, int64_t inputs,
                    int32_t zero) {
     const Halves zeros = Halves{} + static_cast<int16_t>(zero);
@@ -252,18 +259,18 @@ class UnitPanel {
       }
       const int64_t end = k + group_depth < inputs ? k + group_depth : inputs;
       for (int64_t turn = k; turn < end; turn += kTurnDepth, codes += Format::kBlockBytes) {
-        scale_quad<0>(codes, of_group, zeros, &to);
-        scale_quad<1>(codes, of_group, zeros, &to);
+        scale_quad<kHasZero, 0>(codes, of_group, zeros, &to);
+        scale_quad<kHasZero, 1>(codes, of_group, zeros, &to);
         if constexpr (Format::kBlockQuads == 4) {
-          scale_quad<2>(codes, of_group, zeros, &to);
-          scale_quad<3>(codes, of_group, zeros, &to);
+          scale_quad<kHasZero, 2>(codes, of_group, zeros, &to);
+          scale_quad<kHasZero, 3>(codes, of_group, zeros, &to);
         }
       }
     }
   }
 
   // The next quad, which `codes` has at a place.
-  template <int kPlace>
+  template <bool kHasZero, int kPlace>
   SPLITSERVE_INLINE static void scale_quad(const char* codes, const Halves (&scales)[kPanelVecs],
                                            const Halves& zeros, char** to) {
 #pragma GCC unroll 2
@@ -274,8 +281,9 @@ class UnitPanel {
       for (int i = 0; i < kPairVecs; ++i) {
         const int v = pair * kPairVecs + i;
         const typename Dot::Weights words = Dot::weights(bytes[i]);
-        const Halves even = (reinterpret_cast<Halves>(words.even) - zeros) * scales[v],
-                     odd = (reinterpret_cast<Halves>(words.odd) - zeros) * scales[v];
+        Halves even = reinterpret_cast<Halves>(words.even), odd = reinterpret_cast<Halves>(words.odd);
+        if (kHasZero) even -= zeros, odd -= zeros;
+        even *= scales[v], odd *= scales[v];
         std::memcpy(*to + v * static_cast<int64_t>(sizeof(Vec)), &even, sizeof even);
         std::memcpy(*to + (kPanelVecs + v) * static_cast<int64_t>(sizeof(Vec)), &odd, sizeof odd);
       }
