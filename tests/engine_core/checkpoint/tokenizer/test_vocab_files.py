@@ -176,7 +176,6 @@ def put(name: str, content: str) -> Callable[[Path], object]:
         (write_words, put("vocab.txt", "a\nb\n"), r"does not hold '\[UNK\]'"),
         (write_words, put("tokenizer_config.json", '{"do_lower_case": 1}'), "do_lower_case must be true"),
     ],
-    ids=str,
 )
 def test_what_cannot_be_read_is_refused_with_the_reason(
     tmp_path: Path, write: Callable[..., Path], damage: Callable[[Path], object], words: str
