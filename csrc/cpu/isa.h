@@ -27,8 +27,8 @@ enum class Isa { kPortable };
 Isa current_isa();
 int num_threads();
 
-// Whether kernels of avx2 or avx512, whichever is current, add up products of bytes by an instruction that
-// not all processors with that instruction set have, with the bits that they have without it.
+// Whether kernels of avx2 or avx512, whichever is current, add up products of integers by instructions that
+// not all processors with that instruction set have, with the bits that they have without them.
 bool uses_vnni();
 
 // Whether kernels of avx512_bf16 multiply floats in place of bfloat16 where that is faster, with the same

@@ -91,8 +91,8 @@ class SplitPanel {
   }
 
  private:
-  // So many pairs of inputs, of some rows and half a panel, stay in the L1 cache.
-  static constexpr int64_t kStretchSteps = 256;
+  // So many pairs of inputs are 16 KiB of weights, which stay in the L1 cache beside those of some rows.
+  static constexpr int64_t kStretchSteps = 16384 / (4 * kDecodedCols);
 
   // unit: where the walk of those that are fetched goes on.
   static void add(float* totals, int64_t rows, const InputRows<float>& x, const char* pairs, int64_t steps,

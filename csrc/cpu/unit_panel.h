@@ -25,12 +25,13 @@ struct UnitScales {
   const float (*offsets)[kPanelCols];  // [groups], of which there are `num_offsets`
   int64_t num_offsets;
 
-  // With the offsets of its first groups, and of the others.
+  // With the offsets of its first groups alone.
   UnitScales first(int64_t count) const {
     UnitScales own = *this;
     if (own.num_offsets > count) own.num_offsets = count;
     return own;
   }
+  // Leaves those out.
   void skip(int64_t count) { offsets += count, num_offsets -= count; }
 };
 

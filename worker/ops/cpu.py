@@ -69,7 +69,7 @@ class CpuOps(Kernels[PackedWeight]):
         self._library.set_isa(name)
 
     def uses_vnni(self) -> bool:
-        """Whether kernels of avx2 or avx512, if in use, multiply bytes by VNNI, as where the CPU has it."""
+        """Whether kernels of avx2 or avx512, if in use, multiply integers by VNNI: where the CPU has it."""
         return bool(self._library.uses_vnni())
 
     def set_uses_vnni(self, is_used: bool) -> None:

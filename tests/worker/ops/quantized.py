@@ -43,6 +43,15 @@ def draw_codes(rows: int, columns: int, form: GroupForm) -> Tensor:
     return torch.randint(low, low + size, (rows, columns)).to(torch.int8)
 
 
+def draw_group_codes(rows: int, columns: int, form: GroupForm) -> GroupCodes:
+    """The same with random scales and offsets."""
+    codes = draw_codes(rows, columns, form)
+    if form.has_units:
+        return draw_in_units(codes, form)
+    scales = torch.randn(rows, -(-columns // form.group))
+    return GroupCodes(codes, scales, torch.randn_like(scales) if form.has_offsets else None)
+
+
 def draw_in_units(codes: Tensor, form: GroupForm) -> GroupCodes:
     """Codes with random scales and offsets: integers times a number of 256 columns, which may be 0."""
     num_groups = -(-codes.shape[1] // form.group)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
 from typing import Literal
 
 import pytest
@@ -10,8 +11,9 @@ from torch import Tensor
 
 from splitserve.worker.ops.cpu import ops
 from splitserve.worker.ops.packed_weight import PackedWeight
-from splitserve.worker.ops.quantization import WeightForm
+from splitserve.worker.ops.quantization import GroupForm, WeightForm
 from tests.worker.ops.helpers import assert_same_bits
+from tests.worker.ops.quantized import draw_group_codes
 
 FORMS: list[tuple[torch.dtype, WeightForm]] = [
     (torch.float32, "plain"),
@@ -19,6 +21,14 @@ FORMS: list[tuple[torch.dtype, WeightForm]] = [
     (torch.bfloat16, "int8"),
     (torch.bfloat16, "w8a8"),
     (torch.bfloat16, "int4"),
+]
+GROUP_FORMS = [
+    GroupForm(4, 32, True),
+    GroupForm(4, 32, True, has_units=True),
+    GroupForm(6, 16, False, has_units=True),
+    GroupForm(6, 16, True, has_units=True),
+    GroupForm(4, 32, True, takes_int8=True, has_units=True),
+    GroupForm(8, 32, False),
 ]
 ACTIVATIONS = ("silu", "gelu", "gelu_tanh")
 
@@ -64,6 +74,28 @@ def test_units_of_experts_have_the_bits_of_their_products(dtype: torch.dtype, fo
         out = torch.full((97, 64), torch.nan, dtype=dtype)
         ops.activated.gated(out, x, weight, "silu", bias, starts)
         assert_same_bits(out, expected)
+
+
+@pytest.mark.parametrize("form", GROUP_FORMS, ids=lambda form: "-".join(map(str, form)))
+def test_experts_of_group_codes_have_the_bits_of_their_own_products(form: GroupForm) -> None:
+    """Also those with as few rows as read codes from memory, beside one with more."""
+    weight = PackedWeight((5 * 128, 200), torch.bfloat16, form, num_experts=5)
+    starts = [0, 0, 1, 90, 98, 107]
+    x, products = torch.randn(107, 200).bfloat16(), torch.empty(107, 128, dtype=torch.bfloat16)
+    for expert, (begin, end) in enumerate(pairwise(starts)):
+        own, codes = PackedWeight((128, 200), torch.bfloat16, form), draw_group_codes(128, 200, form)
+        own.fill_group_codes(codes)
+        weight.fill_group_codes(codes, expert * 128)
+        ops.linear(products[begin:end], x[begin:end], own)
+    out, gated = torch.empty_like(products), torch.empty(107, 64, dtype=torch.bfloat16)
+    activated = torch.empty_like(gated)
+    ops.silu_and_mul(activated, products)
+    for threads in (1, 2):
+        ops.set_num_threads(threads)
+        ops.experts.linear(out, x, weight, torch.tensor(starts, dtype=torch.int32))
+        assert_same_bits(out, products)
+        ops.activated.gated(gated, x, weight, "silu", starts=torch.tensor(starts, dtype=torch.int32))
+        assert_same_bits(gated, activated)
 
 
 def test_what_does_not_fit_is_refused() -> None:

@@ -10,7 +10,7 @@ from splitserve.worker.ops.cpu import ops
 from splitserve.worker.ops.packed_weight import PackedWeight
 from splitserve.worker.ops.quantization import GroupCodes, GroupForm, KeptForm, ScaleUnits
 from tests.worker.ops.helpers import assert_same_bits
-from tests.worker.ops.quantized import WORD_ISAS, draw_codes, draw_in_units, multiplied
+from tests.worker.ops.quantized import WORD_ISAS, draw_group_codes, multiplied
 
 FORMS: list[KeptForm] = [
     "int8",
@@ -66,13 +66,8 @@ def without_vnni() -> Iterator[None]:
 def packed(rows: int, depth: int, form: KeptForm) -> PackedWeight:
     if not isinstance(form, GroupForm):
         return PackedWeight.of(torch.randn(rows, depth).bfloat16(), form)
-    codes = draw_codes(rows, depth, form)
-    scales = torch.randn(rows, -(-depth // form.group))
     weight = PackedWeight((rows, depth), torch.bfloat16, form)
-    if form.has_units:
-        weight.fill_group_codes(draw_in_units(codes, form))
-        return weight
-    weight.fill_group_codes(GroupCodes(codes, scales, torch.randn_like(scales) if form.has_offsets else None))
+    weight.fill_group_codes(draw_group_codes(rows, depth, form))
     return weight
 
 
