@@ -11,7 +11,7 @@
 namespace splitserve::SPLITSERVE_ISA {
 namespace {
 
-// Rows whose sums, of two registers of outputs, stay in registers beside two of weights and an input.
+// Rows whose sums, of two registers of outputs, stay in registers beside weights and an input.
 inline constexpr int kSplitRows = kVecRegisters == 32 ? 12 : 6;
 
 SPLITSERVE_INLINE UintVec load_pairs(const char* p) {
@@ -24,17 +24,29 @@ SPLITSERVE_INLINE UintVec load_pairs(const char* p) {
 template <int kRows>
 SPLITSERVE_INLINE void add_pair(Vec (&sums)[kRows][kDecodedVecs], const char* pair, const InputRows<float>& x,
                                 int64_t input) {
-  const auto add = [&](Vec first, Vec second, int64_t place) __attribute__((always_inline)) {
+  const auto add = [&](int i, Vec first, Vec second, int64_t place) __attribute__((always_inline)) {
+    const Vec own = broadcast(x.data[i * x.stride + place]);
+    sums[i][0] = fma(own, first, sums[i][0]);
+    sums[i][1] = fma(own, second, sums[i][1]);
+  };
+  const char* const other = pair + sizeof(Vec);
+  if constexpr (kVecRegisters == 32) {
+    const Vec even = even_of(load_pairs(pair)), other_even = even_of(load_pairs(other)),
+              odd = odd_of(load_pairs(pair)), other_odd = odd_of(load_pairs(other));
 #pragma GCC unroll 16
     for (int i = 0; i < kRows; ++i) {
-      const Vec own = broadcast(x.data[i * x.stride + place]);
-      sums[i][0] = fma(own, first, sums[i][0]);
-      sums[i][1] = fma(own, second, sums[i][1]);
+      add(i, even, other_even, input);
+      add(i, odd, other_odd, input + 1);
     }
-  };
-  // One after the other, so that few registers are taken by weights.
-  add(even_of(load_pairs(pair)), even_of(load_pairs(pair + sizeof(Vec))), input);
-  add(odd_of(load_pairs(pair)), odd_of(load_pairs(pair + sizeof(Vec))), input + 1);
+  } else {
+    // One after the other, so that few registers are taken by weights.
+    const Vec even = even_of(load_pairs(pair)), other_even = even_of(load_pairs(other));
+#pragma GCC unroll 16
+    for (int i = 0; i < kRows; ++i) add(i, even, other_even, input);
+    const Vec odd = odd_of(load_pairs(pair)), other_odd = odd_of(load_pairs(other));
+#pragma GCC unroll 16
+    for (int i = 0; i < kRows; ++i) add(i, odd, other_odd, input + 1);
+  }
 }
 
 // totals [kRows, 32] += x . a panel's `pairs`, of kDecodedCols outputs. Meanwhile lines are fetched from
@@ -91,8 +103,9 @@ class SplitPanel {
   }
 
  private:
-  // So many pairs of inputs are 16 KiB of weights, which stay in the L1 cache beside those of some rows.
-  static constexpr int64_t kStretchSteps = 16384 / (4 * kDecodedCols);
+  // With AVX2 half a panel of so many pairs of inputs, 16 KiB, stays in the L1 cache beside those of some
+  // rows. A whole panel is not worth sums that are put away between stretches.
+  static constexpr int64_t kStretchSteps = kVecRegisters == 32 ? INT64_MAX : 256;
 
   // unit: where the walk of those that are fetched goes on.
   static void add(float* totals, int64_t rows, const InputRows<float>& x, const char* pairs, int64_t steps,
