@@ -74,18 +74,7 @@ struct DotStep<BFloat16> {
 };
 #else
 // Each 32-bit lane holds two neighbours: the upper half is a float but for its low bits, the lower one a
-// shift away. With AVX2 that would take one of the two units that multiply.
-SPLITSERVE_INLINE Vec even_of(UintVec pairs) {
-#if defined(__AVX2__) && !defined(__AVX512F__)
-  const __m128i order = _mm_setr_epi8(-1, -1, 0, 1, -1, -1, 4, 5, -1, -1, 8, 9, -1, -1, 12, 13);
-  return reinterpret_cast<Vec>(
-      _mm256_shuffle_epi8(reinterpret_cast<__m256i>(pairs), _mm256_broadcastsi128_si256(order)));
-#else
-  return as_float(pairs << 16);
-#endif
-}
-SPLITSERVE_INLINE Vec odd_of(UintVec pairs) { return as_float(pairs & 0xffff0000u); }
-
+// shift away.
 template <>
 struct DotStep<BFloat16> {
   struct Operand {
@@ -95,7 +84,9 @@ struct DotStep<BFloat16> {
   static constexpr bool kIsFloat = true;
   static constexpr int kPair = 2;
   static constexpr int kSize = 2 * kLanes;
-  SPLITSERVE_INLINE static Operand split(UintVec pairs) { return {even_of(pairs), odd_of(pairs)}; }
+  SPLITSERVE_INLINE static Operand split(UintVec pairs) {
+    return {first_of(pairs), as_float(pairs & 0xffff0000u)};
+  }
   SPLITSERVE_INLINE static Operand load(const BFloat16* p) {
     UintVec pairs;
     std::memcpy(&pairs, p, sizeof pairs);
@@ -108,6 +99,18 @@ struct DotStep<BFloat16> {
   SPLITSERVE_INLINE static Operand join(Vec even, Vec odd) { return {even, odd}; }
   SPLITSERVE_INLINE static Vec accumulate(Vec sum, Operand a, Operand b) {
     return fma(a.odd, b.odd, fma(a.even, b.even, sum));
+  }
+
+ private:
+  SPLITSERVE_INLINE static Vec first_of(UintVec pairs) {
+#if defined(__AVX2__) && !defined(__AVX512F__)
+    // A shift would take one of the two units that multiply.
+    const __m128i order = _mm_setr_epi8(-1, -1, 0, 1, -1, -1, 4, 5, -1, -1, 8, 9, -1, -1, 12, 13);
+    return reinterpret_cast<Vec>(
+        _mm256_shuffle_epi8(reinterpret_cast<__m256i>(pairs), _mm256_broadcastsi128_si256(order)));
+#else
+    return as_float(pairs << 16);
+#endif
   }
 };
 #endif

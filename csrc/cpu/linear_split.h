@@ -14,10 +14,8 @@ namespace {
 // Rows whose sums, of two registers of outputs, stay in registers beside weights and an input.
 inline constexpr int kSplitRows = kVecRegisters == 32 ? 12 : 6;
 
-SPLITSERVE_INLINE UintVec load_pairs(const char* p) {
-  UintVec pairs;
-  std::memcpy(&pairs, p, sizeof pairs);
-  return pairs;
+SPLITSERVE_INLINE DotStep<BFloat16>::Operand load_pairs(const char* p) {
+  return DotStep<BFloat16>::load(reinterpret_cast<const BFloat16*>(p));
 }
 
 // sums[i][v] += the products of a pair of inputs of every row.
@@ -31,19 +29,18 @@ SPLITSERVE_INLINE void add_pair(Vec (&sums)[kRows][kDecodedVecs], const char* pa
   };
   const char* const other = pair + sizeof(Vec);
   if constexpr (kVecRegisters == 32) {
-    const Vec even = even_of(load_pairs(pair)), other_even = even_of(load_pairs(other)),
-              odd = odd_of(load_pairs(pair)), other_odd = odd_of(load_pairs(other));
+    const auto first = load_pairs(pair), second = load_pairs(other);
 #pragma GCC unroll 16
     for (int i = 0; i < kRows; ++i) {
-      add(i, even, other_even, input);
-      add(i, odd, other_odd, input + 1);
+      add(i, first.even, second.even, input);
+      add(i, first.odd, second.odd, input + 1);
     }
   } else {
-    // One after the other, so that few registers are taken by weights.
-    const Vec even = even_of(load_pairs(pair)), other_even = even_of(load_pairs(other));
+    // Halves that are not in work take no registers.
+    const Vec even = load_pairs(pair).even, other_even = load_pairs(other).even;
 #pragma GCC unroll 16
     for (int i = 0; i < kRows; ++i) add(i, even, other_even, input);
-    const Vec odd = odd_of(load_pairs(pair)), other_odd = odd_of(load_pairs(other));
+    const Vec odd = load_pairs(pair).odd, other_odd = load_pairs(other).odd;
 #pragma GCC unroll 16
     for (int i = 0; i < kRows; ++i) add(i, odd, other_odd, input + 1);
   }

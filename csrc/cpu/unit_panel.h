@@ -3,8 +3,7 @@
 //
 // The products of a block of inputs have one sum, which is exact, whether codes are multiplied with scales
 // first, or the sums of groups afterwards. It becomes a float, is scaled and added to those of the blocks
-// before; then come the offsets of its groups. So the bits of an output depend on its row and
-// column alone.
+// before; then come the offsets of its groups. So the bits of an output depend on its row and column alone.
 #pragma once
 
 #include "cpu/linear_decoded.h"
@@ -18,7 +17,7 @@ namespace {
 // Of a stretch.
 inline constexpr int64_t kMostGroups = kStretchInputs / kSmallestGroup;
 
-// Scales of a block of a panel, which is in one unit, or of more.
+// Scales of a block of a panel, or of a stretch of blocks, which are in one unit.
 struct UnitScales {
   const float* unit;                   // [32], what its groups' integers are multiplied with
   const int8_t* groups;                // [groups][32]
@@ -125,12 +124,7 @@ template <typename Format, int kRows>
         const int64_t end = quad + group_quads < quads ? quad + group_quads : quads;
         for (; quad < end; quad += kTurn) {
           if (kVecPairs == kPairs || pair == 0) fetch<Codes::kFetched>(ahead, quad / kTurn);
-          add_quad<Codes, Dot, 0, kPairs>(sums, codes, quad, pair, x);
-          add_quad<Codes, Dot, 1, kPairs>(sums, codes, quad + 1, pair, x);
-          if constexpr (kTurn == 4) {
-            add_quad<Codes, Dot, 2, kPairs>(sums, codes, quad + 2, pair, x);
-            add_quad<Codes, Dot, 3, kPairs>(sums, codes, quad + 3, pair, x);
-          }
+          add_turn<Codes, Dot, kPairs>(sums, codes, quad, pair, x);
         }
 #pragma GCC unroll 4
         for (int v = 0; v < kVecs; ++v) {

@@ -115,12 +115,7 @@ template <typename Codes, typename Dot, int kRows>
       }
       for (int64_t quad = 0; quad < count; quad += kTurn) {
         if (kVecPairs == kPairs || pair == 0) fetch<kFetched>(own.ahead, quad / kTurn);
-        add_quad<Codes, Dot, 0, kPairs>(sums, own.codes, quad, pair, x);
-        add_quad<Codes, Dot, 1, kPairs>(sums, own.codes, quad + 1, pair, x);
-        if constexpr (kTurn == 4) {
-          add_quad<Codes, Dot, 2, kPairs>(sums, own.codes, quad + 2, pair, x);
-          add_quad<Codes, Dot, 3, kPairs>(sums, own.codes, quad + 3, pair, x);
-        }
+        add_turn<Codes, Dot, kPairs>(sums, own.codes, quad, pair, x);
       }
       if constexpr (Dot::kPhases == 2) {
 #pragma GCC unroll 8

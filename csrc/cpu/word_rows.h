@@ -78,6 +78,18 @@ SPLITSERVE_INLINE void add_quad(IntVec (&sums)[Dot::kPhases][kRows][kVecs], cons
   }
 }
 
+// The same of as many quads as codes lie together.
+template <typename Codes, typename Dot, int kPairs, int kRows, int kVecs>
+SPLITSERVE_INLINE void add_turn(IntVec (&sums)[Dot::kPhases][kRows][kVecs], const char* codes, int64_t quad,
+                                int pair, const WordRows<Dot>& x) {
+  add_quad<Codes, Dot, 0, kPairs>(sums, codes, quad, pair, x);
+  add_quad<Codes, Dot, 1, kPairs>(sums, codes, quad + 1, pair, x);
+  if constexpr (Codes::kBlockQuads == 4) {
+    add_quad<Codes, Dot, 2, kPairs>(sums, codes, quad + 2, pair, x);
+    add_quad<Codes, Dot, 3, kPairs>(sums, codes, quad + 3, pair, x);
+  }
+}
+
 // Lines that are asked for while a stretch is multiplied, evenly; all at once would keep loads waiting.
 template <int kPhases>
 struct FetchedEvenly {

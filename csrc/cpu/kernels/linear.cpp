@@ -131,7 +131,7 @@ void with_dot_format(const Fn& fn) {
 
 // The formats of codes of 4, 6 and 8 bits that are multiplied with words, or with floats.
 #if defined(SPLITSERVE_MULTIPLIES_WORDS)
-template <typename Dot, typename PairDot, typename Fn>
+template <typename Dot, typename UnitDot, typename Fn>
 void with_words_of(const LinearParams& p, const Fn& fn) {
   switch (p.format) {
     case WeightFormat::kInt8:
@@ -143,9 +143,9 @@ void with_words_of(const LinearParams& p, const Fn& fn) {
     case WeightFormat::kInt8Groups:
       return fn(Int8GroupWords<Dot>());
     case WeightFormat::kInt6Groups:
-      return p.groups.are_bytes ? fn(Int6UnitWords<PairDot>()) : fn(Int6GroupWords<Dot>());
+      return p.groups.are_bytes ? fn(Int6UnitWords<UnitDot>()) : fn(Int6GroupWords<Dot>());
     default:
-      return p.groups.are_bytes ? fn(Int4UnitWords<PairDot>()) : fn(Int4GroupWords<Dot>());
+      return p.groups.are_bytes ? fn(Int4UnitWords<UnitDot>()) : fn(Int4GroupWords<Dot>());
   }
 }
 

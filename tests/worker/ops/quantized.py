@@ -44,7 +44,7 @@ def draw_codes(rows: int, columns: int, form: GroupForm) -> Tensor:
 
 
 def draw_group_codes(rows: int, columns: int, form: GroupForm) -> GroupCodes:
-    """The same with random scales and offsets."""
+    """Random codes of a form, [rows, columns], with random scales and offsets."""
     codes = draw_codes(rows, columns, form)
     if form.has_units:
         return draw_in_units(codes, form)

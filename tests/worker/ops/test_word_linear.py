@@ -222,7 +222,10 @@ def test_blocks_of_tiny_numbers_are_zero_and_others_stay(form: KeptForm, isa: st
     x[0, :128], x[1, 128:], x[2, :128], x[2, 128:] = 2.0**-113, 2.0**-112, -(2.0**-130), -3.0
     out = product(x, weight)
     assert torch.equal(out[0], torch.zeros(40))
-    assert out[1].any()
+    is_there = out[1] != 0
+    # Scales in units may be zero themselves.
+    has_units = isinstance(form, GroupForm) and form.has_units
+    assert is_there.any() if has_units else is_there.all()
     x[2, :128] = 0
     assert_same_bits(product(x, weight)[2], out[2])
     assert torch.equal(multiplied(x[2:], form, isa), x[2:].double())
