@@ -17,6 +17,12 @@ struct RowCodes {
       zeros;  // [rows]: 128 times the sum of a row, which products with stored weights have too much
 };
 
+// Rows of x as floats.
+struct RowFloats {
+  const float* floats;  // nullptr: there are none
+  int64_t stride;
+};
+
 // Rows of x as integers of 16 or 8 bits, in blocks of inputs; see row_words.h.
 struct RowWords {
   const char* words;    // [stretches, rows, 128]: a stretch of inputs is whole blocks
@@ -42,6 +48,7 @@ struct LinearParams {
   const float* scales;  // [cols] for int8 and int8 dot, else nullptr
   GroupScales groups;   // of codes in groups
   RowCodes codes;       // of x for int8 dot, made on the way
+  RowFloats floats;     // of x, where they are multiplied with weights as floats
   RowWords words;       // of x, where they are multiplied with codes of weights
   const void* bias;     // [cols] or nullptr
   int64_t out_stride;
@@ -66,6 +73,8 @@ struct ExpertLinearParams {
   int64_t experts;
   int64_t x_expert_stride, out_expert_stride;  // 0 with `starts`
 
+  // Matrices that are multiplied: one, in which each expert has rows, or one for each.
+  int64_t num_inputs() const { return starts == nullptr ? experts : 1; }
   int64_t first_row(int64_t expert) const { return starts == nullptr ? 0 : starts[expert]; }
   int64_t end_row(int64_t expert) const { return starts == nullptr ? linear.rows : starts[expert + 1]; }
 };

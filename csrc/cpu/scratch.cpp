@@ -1,4 +1,4 @@
-// Buffers of each thread that grow.
+// A buffer of each thread that grows.
 #include "cpu/scratch.h"
 
 #include <cstdlib>
@@ -20,26 +20,19 @@ struct Buffer {
   int64_t bytes = 0;
 };
 
-thread_local Buffer t_call, t_task;
-
-void* grown(Buffer& buffer, int64_t bytes) {
-  if (bytes <= buffer.bytes) return buffer.memory.get();
-  buffer.bytes = 0;
-  buffer.memory.reset();
-  const int64_t rounded = (bytes + kLine - 1) / kLine * kLine;
-  buffer.memory.reset(std::aligned_alloc(kLine, static_cast<size_t>(rounded)));
-  if (buffer.memory != nullptr) buffer.bytes = rounded;
-  return buffer.memory.get();
-}
+thread_local Buffer t_buffer;
 
 }  // namespace
 
 void* scratch(int64_t bytes) {
-  void* const memory = grown(t_call, bytes);
-  if (memory == nullptr && bytes > 0) TVM_FFI_THROW(RuntimeError) << "no memory for " << bytes << " bytes";
-  return memory;
+  if (bytes <= t_buffer.bytes) return t_buffer.memory.get();
+  t_buffer.bytes = 0;
+  t_buffer.memory.reset();
+  const int64_t rounded = (bytes + kLine - 1) / kLine * kLine;
+  t_buffer.memory.reset(std::aligned_alloc(kLine, static_cast<size_t>(rounded)));
+  if (t_buffer.memory == nullptr) TVM_FFI_THROW(RuntimeError) << "no memory for " << bytes << " bytes";
+  t_buffer.bytes = rounded;
+  return t_buffer.memory.get();
 }
-
-void* task_scratch(int64_t bytes) { return grown(t_task, bytes); }
 
 }  // namespace splitserve

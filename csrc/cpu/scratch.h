@@ -9,8 +9,4 @@ namespace splitserve {
 // as many as the largest call of a thread has needed. Throws RuntimeError if there are none.
 void* scratch(int64_t bytes);
 
-// The same for one of a kernel's tasks, which may use what scratch() has given to the whole call meanwhile;
-// nullptr if there are none.
-void* task_scratch(int64_t bytes);
-
 }  // namespace splitserve

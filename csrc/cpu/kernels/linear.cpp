@@ -2,11 +2,14 @@
 // rows.
 #include "cpu/linear.h"
 
+#include <algorithm>
+
 #include "common/experts.h"
 #include "cpu/group_sums.h"
 #include "cpu/linear_gated.h"
 #include "cpu/parallel.h"
 #include "cpu/row_codes.h"
+#include "cpu/row_floats.h"
 #include "cpu/row_words.h"
 #include "cpu/scratch.h"
 
@@ -56,6 +59,8 @@ LinearParams params_of(const ExpertLinearParams& p, int64_t expert) {
   own.weight = panel_of<Format>(own, expert * panels);
   own.x = static_cast<const typename Format::X*>(own.x) + expert * p.x_expert_stride;
   own.out = static_cast<char*>(own.out) + expert * p.out_expert_stride * dtype_bytes(own.out_dtype);
+  if (own.floats.floats != nullptr && p.starts == nullptr)
+    own.floats.floats += expert * own.rows * own.floats.stride;
   own.groups.scales = own.groups.of_panel(expert * panels);
   if (own.scales != nullptr) own.scales += expert * own.cols;
   if (own.bias != nullptr) own.bias = static_cast<const typename Format::X*>(own.bias) + expert * own.cols;
@@ -99,25 +104,91 @@ void run_experts(const typename Products::Params& params) {
   });
 }
 
-// The same with what the format needs of the inputs, valid until the thread's next call: their integers, or
-// the sums that offsets are multiplied with.
 template <typename Format>
-LinearParams prepared(LinearParams p) {
+inline constexpr bool kMayTakeFloats = requires { BlockRows<Format>::takes_floats(0); };
+
+// Whether a block of rows of some expert is multiplied as floats that stand for its inputs.
+template <typename Format>
+bool takes_floats([[maybe_unused]] const ExpertLinearParams& p) {
+  if constexpr (kMayTakeFloats<Format>) {
+    for (int64_t expert = 0; expert < p.experts; ++expert) {
+      if (BlockRows<Format>::takes_floats(p.end_row(expert) - p.first_row(expert))) return true;
+    }
+  }
+  return false;
+}
+
+// The same with what is made of the inputs for the format, valid until the thread's next call: their integers
+// or floats, and the sums that offsets are multiplied with.
+template <typename Format>
+ExpertLinearParams prepared(ExpertLinearParams p) {
+  LinearParams& own = p.linear;
   if constexpr (Format::kFormat == WeightFormat::kInt8Dot) {
-    return with_codes(p);
+    own = with_codes(own);
 #if defined(SPLITSERVE_MULTIPLIES_WORDS)
   } else if constexpr (requires { typename Format::Dot; }) {
-    return with_words<Format>(p);
+    own = with_words<Format>(own);
 #endif
-  } else if constexpr (has_group_scales(Format::kFormat) && !kScalesWeights<Format>) {
-    if (!p.groups.has_offsets && Format::kZero == 0) return p;
-    float* sums = static_cast<float*>(scratch(p.rows * p.groups.count * static_cast<int64_t>(sizeof(float))));
-    sum_groups(p, sums);
-    p.groups.row_sums = sums;
-    return p;
   } else {
-    return p;
+    bool has_sums = false;
+    if constexpr (has_group_scales(Format::kFormat) && !kScalesWeights<Format>)
+      has_sums = own.groups.has_offsets || Format::kZero != 0;
+    const FloatsOfRows floats(p);
+    const int64_t num_floats = takes_floats<Format>(p) ? floats.size() : 0,
+                  num_sums = has_sums ? own.rows * own.groups.count : 0;
+    float* const memory =
+        static_cast<float*>(scratch((num_floats + num_sums) * static_cast<int64_t>(sizeof(float))));
+    if (num_floats > 0) own.floats = floats.make(memory);
+    if (has_sums) {
+      sum_groups(own, memory + num_floats);
+      own.groups.row_sums = memory + num_floats;
+    }
   }
+  return p;
+}
+
+// Rows [first, end) of a call, of whose experts `starts` is filled with their own.
+template <typename Format>
+ExpertLinearParams rows_of(ExpertLinearParams p, int64_t first, int64_t end, int32_t* starts) {
+  LinearParams& own = p.linear;
+  if (p.starts != nullptr) {
+    for (int64_t expert = 0; expert <= p.experts; ++expert)
+      starts[expert] = static_cast<int32_t>(std::clamp<int64_t>(p.starts[expert], first, end) - first);
+    p.starts = starts;
+  }
+  own.x = static_cast<const typename Format::X*>(own.x) + first * own.x_stride;
+  if (own.out != nullptr)
+    own.out = static_cast<char*>(own.out) + first * own.out_stride * dtype_bytes(own.out_dtype);
+  own.rows = end - first;
+  return p;
+}
+
+// Bytes that are made of each input, if any are.
+template <typename Format>
+constexpr int64_t prepared_bytes() {
+  if constexpr (Format::kFormat == WeightFormat::kInt8Dot) {
+    return sizeof(int8_t);
+#if defined(SPLITSERVE_MULTIPLIES_WORDS)
+  } else if constexpr (requires { typename Format::Dot; }) {
+    return Format::Dot::kWordBytes;
+#endif
+  } else {
+    return kMayTakeFloats<Format> ? sizeof(float) : 0;
+  }
+}
+
+// Calls fn(rows, first) for the rows of a call, from the first one on, with what is made of their inputs: for
+// as many at once as do not take much more memory for that than kMostPreparedBytes.
+template <typename Format, typename Fn>
+void in_slices(const ExpertLinearParams& p, const Fn& fn) {
+  constexpr int64_t kMostPreparedBytes = 16 << 20;
+  const int64_t rows = p.linear.rows, row_bytes = p.num_inputs() * p.linear.depth * prepared_bytes<Format>(),
+                slices = std::min(ceil_div(rows * row_bytes, kMostPreparedBytes), rows);
+  if (slices <= 1) return fn(prepared<Format>(p), int64_t{0});
+  int32_t starts[kMaxExperts + 1];
+  const int64_t each = ceil_div(rows, slices);
+  for (int64_t first = 0; first < rows; first += each)
+    fn(prepared<Format>(rows_of<Format>(p, first, std::min(first + each, rows), starts)), first);
 }
 
 // Calls fn with the format by which this processor multiplies int8 with int8.
@@ -209,9 +280,9 @@ void linear(const LinearParams& params) {
 void expert_linear(const ExpertLinearParams& params) {
   with_format(params.linear, [&](auto format) {
     using Format = decltype(format);
-    ExpertLinearParams own = params;
-    own.linear = prepared<Format>(own.linear);
-    run_experts<Format, PlainProducts<Format>>(own);
+    in_slices<Format>(params, [](const ExpertLinearParams& own, int64_t) {
+      run_experts<Format, PlainProducts<Format>>(own);
+    });
   });
 }
 
@@ -219,8 +290,11 @@ void gated_linear(const GatedLinearParams& params) {
   with_format(params.products.linear, [&](auto format) {
     using Format = decltype(format);
     GatedLinearParams own = params;
-    own.products.linear = prepared<Format>(own.products.linear);
-    run_experts<Format, GatedProducts<Format>>(own);
+    in_slices<Format>(params.products, [&](const ExpertLinearParams& products, int64_t first) {
+      own.products = products;
+      own.out = static_cast<typename Format::X*>(params.out) + first * params.out_stride;
+      run_experts<Format, GatedProducts<Format>>(own);
+    });
   });
 }
 
