@@ -63,6 +63,15 @@ SPLITSERVE_INLINE void load_ranks(const BFloat16* b, Vec (&weights)[2]) {
   weights[1] = as_float(pairs & 0xffff0000u);
 }
 
+// Fetches kCols outputs of a row, which are added to next, from `col` on: after a large product they are in
+// no cache.
+template <typename Out, int64_t kCols>
+SPLITSERVE_INLINE void fetch_outputs(const LoraParams& p, int64_t row, int64_t col) {
+  if (col >= p.cols) return;
+  const Out* const out = static_cast<const Out*>(p.out) + row * p.out_stride + col;
+  for (int64_t i = 0; i < kCols; i += 64 / static_cast<int64_t>(sizeof(Out))) __builtin_prefetch(out + i, 1);
+}
+
 // Adds inner . b of kRows rows to kPassVecs registers of outputs from `col` on.
 template <typename T, typename Out, int kRows>
 void expand(const LoraParams& p, const int32_t* rows, int64_t slot, int64_t col) {
@@ -71,6 +80,8 @@ void expand(const LoraParams& p, const int32_t* rows, int64_t slot, int64_t col)
   const T* b = static_cast<const T*>(p.b) + slot * p.b_stride;
   b += col / kLoraCols * p.rank * kLoraCols + col % kLoraCols * kPair;
   const int64_t left = p.cols - col;
+  constexpr int64_t kPassCols = kPassVecs * kLanes;
+  for (int i = 0; i < kRows; ++i) fetch_outputs<Out, kPassCols>(p, rows[i], col + kPassCols);
   for (int64_t j = 0; j < p.ranks[slot]; j += kPair, b += kLoraCols * kPair) {
     fetch_ahead(b, kPassVecs * kLanes * kPair * sizeof(T));
 #pragma GCC unroll 4
