@@ -10,7 +10,7 @@ namespace splitserve {
 
 // Handing tasks to a helper that is awake costs a microsecond; below this many touched elements one thread is
 // faster.
-inline constexpr int64_t kMinParallelWork = 32768;
+inline constexpr int64_t kMinParallelWork = 16384;
 // Waking one takes as long as a core needs for about this many, read from memory once.
 inline constexpr int64_t kMinWakingWork = 3 << 20;
 
