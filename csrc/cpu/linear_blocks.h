@@ -77,13 +77,11 @@ struct BlockRows<Format> {
   static constexpr int64_t kLeastRows = 4 * kDecodedRows, kMostRows = kDecodedBlockRows,
                            kBytes = kRowBlockBytes;
 
-  static bool takes_floats([[maybe_unused]] int64_t rows) {
 #if defined(__AVX512BF16__)
+  static bool takes_floats(int64_t rows) {
     return multiplies_floats() && rows >= FloatRows<Format>::kLeastRows;
-#else
-    return false;
-#endif
   }
+#endif
 
   void multiply(const LinearParams& p, int64_t row, int64_t row_end, const Panels& panels) {
 #if defined(__AVX512BF16__)

@@ -104,13 +104,10 @@ void run_experts(const typename Products::Params& params) {
   });
 }
 
-template <typename Format>
-inline constexpr bool kMayTakeFloats = requires { BlockRows<Format>::takes_floats(0); };
-
 // Whether a block of rows of some expert is multiplied as floats that stand for its inputs.
 template <typename Format>
 bool takes_floats([[maybe_unused]] const ExpertLinearParams& p) {
-  if constexpr (kMayTakeFloats<Format>) {
+  if constexpr (requires { BlockRows<Format>::takes_floats(0); }) {
     for (int64_t expert = 0; expert < p.experts; ++expert) {
       if (BlockRows<Format>::takes_floats(p.end_row(expert) - p.first_row(expert))) return true;
     }
@@ -165,7 +162,7 @@ ExpertLinearParams rows_of(ExpertLinearParams p, int64_t first, int64_t end, int
 
 // Bytes that are made of each input, if any are.
 template <typename Format>
-constexpr int64_t prepared_bytes() {
+int64_t prepared_bytes([[maybe_unused]] const ExpertLinearParams& p) {
   if constexpr (Format::kFormat == WeightFormat::kInt8Dot) {
     return sizeof(int8_t);
 #if defined(SPLITSERVE_MULTIPLIES_WORDS)
@@ -173,7 +170,7 @@ constexpr int64_t prepared_bytes() {
     return Format::Dot::kWordBytes;
 #endif
   } else {
-    return kMayTakeFloats<Format> ? sizeof(float) : 0;
+    return takes_floats<Format>(p) ? sizeof(float) : 0;
   }
 }
 
@@ -182,7 +179,7 @@ constexpr int64_t prepared_bytes() {
 template <typename Format, typename Fn>
 void in_slices(const ExpertLinearParams& p, const Fn& fn) {
   constexpr int64_t kMostPreparedBytes = 16 << 20;
-  const int64_t rows = p.linear.rows, row_bytes = p.num_inputs() * p.linear.depth * prepared_bytes<Format>(),
+  const int64_t rows = p.linear.rows, row_bytes = p.num_inputs() * p.linear.depth * prepared_bytes<Format>(p),
                 slices = std::min(ceil_div(rows * row_bytes, kMostPreparedBytes), rows);
   if (slices <= 1) return fn(prepared<Format>(p), int64_t{0});
   int32_t starts[kMaxExperts + 1];
