@@ -17,9 +17,9 @@ struct RowCodes {
       zeros;  // [rows]: 128 times the sum of a row, which products with stored weights have too much
 };
 
-// Rows of x as floats.
+// Rows of x as floats; the neighbours of a pair may have changed their places, see row_floats.h.
 struct RowFloats {
-  const float* floats;  // nullptr: there are none
+  const float* floats;  // [inputs, rows, stride], see ExpertLinearParams::num_inputs; nullptr: there are none
   int64_t stride;
 };
 

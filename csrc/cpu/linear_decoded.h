@@ -10,7 +10,6 @@
 #include <type_traits>
 
 #include "cpu/linear_rows.h"
-#include "cpu/scratch.h"
 
 #if !defined(__AMX_BF16__)
 

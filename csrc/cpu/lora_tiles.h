@@ -185,7 +185,7 @@ class LoraProducts<BFloat16> {
       tile_load<kLeft>(parts[group][0], kTileSize * kBytes);
       tile_load<kOtherLeft>(parts[group][1], kTileSize * kBytes);
       tile_load<kRight>(b, kRowBytes), tile_load<kOtherRight>(b + 2 * kTileSize, kRowBytes);
-      if (is_first) fetch_second(b + kColsAhead * p.rank);
+      if (is_first) fetch_weights(b + kColsAhead * p.rank);
       tile_multiply<0, kLeft, kRight>(), tile_multiply<1, kLeft, kOtherRight>();
       tile_multiply<0, kOtherLeft, kRight>(), tile_multiply<1, kOtherLeft, kOtherRight>();
       tile_load<kRight>(b + 4 * kTileSize, kRowBytes), tile_load<kOtherRight>(b + 6 * kTileSize, kRowBytes);
@@ -199,7 +199,7 @@ class LoraProducts<BFloat16> {
   }
 
   // 16 ranks of 64 outputs.
-  SPLITSERVE_INLINE static void fetch_second(const BFloat16* b) {
+  SPLITSERVE_INLINE static void fetch_weights(const BFloat16* b) {
 #pragma GCC unroll 32
     for (int64_t i = 0; i < kTileSize * kLoraCols; i += 32) __builtin_prefetch(b + i);
   }
@@ -210,7 +210,7 @@ class LoraProducts<BFloat16> {
     for (int64_t i = 0; i < pass.count; ++i) {
       const float* delta = sums + i * kLoraCols;
       Out* const out = static_cast<Out*>(p.out) + pass.rows[i] * p.out_stride + col;
-      SPLITSERVE_ISA::fetch_outputs<Out, kLoraCols>(p, pass.rows[i], col + kLoraCols);
+      fetch_outputs<Out, kLoraCols>(p, pass.rows[i], col + kLoraCols);
       for (int64_t c = 0; c < kLoraCols && c < left; c += kLanes)
         store_up_to(out + c, load_up_to(out + c, left - c) + load(delta + c), left - c);
     }

@@ -130,12 +130,12 @@ ExpertLinearParams prepared(ExpertLinearParams p) {
     bool has_sums = false;
     if constexpr (has_group_scales(Format::kFormat) && !kScalesWeights<Format>)
       has_sums = own.groups.has_offsets || Format::kZero != 0;
-    const FloatsOfRows floats(p);
-    const int64_t num_floats = takes_floats<Format>(p) ? floats.size() : 0,
+    const int64_t num_floats =
+                      takes_floats<Format>(p) ? p.num_inputs() * own.rows * float_stride(own.depth) : 0,
                   num_sums = has_sums ? own.rows * own.groups.count : 0;
     float* const memory =
         static_cast<float*>(scratch((num_floats + num_sums) * static_cast<int64_t>(sizeof(float))));
-    if (num_floats > 0) own.floats = floats.make(memory);
+    if (num_floats > 0) own.floats = make_row_floats(p, memory);
     if (has_sums) {
       sum_groups(own, memory + num_floats);
       own.groups.row_sums = memory + num_floats;
@@ -160,32 +160,35 @@ ExpertLinearParams rows_of(ExpertLinearParams p, int64_t first, int64_t end, int
   return p;
 }
 
-// Bytes that are made of each input, if any are.
+// Bytes that are made of the inputs of a row, but for sums and scales.
 template <typename Format>
 int64_t prepared_bytes([[maybe_unused]] const ExpertLinearParams& p) {
+  const int64_t matrices = p.num_inputs(), depth = p.linear.depth;
   if constexpr (Format::kFormat == WeightFormat::kInt8Dot) {
-    return sizeof(int8_t);
+    return matrices * depth;
 #if defined(SPLITSERVE_MULTIPLIES_WORDS)
   } else if constexpr (requires { typename Format::Dot; }) {
-    return Format::Dot::kWordBytes;
+    return matrices * depth * Format::Dot::kWordBytes;
 #endif
   } else {
-    return takes_floats<Format>(p) ? sizeof(float) : 0;
+    return takes_floats<Format>(p) ? matrices * float_stride(depth) * static_cast<int64_t>(sizeof(float)) : 0;
   }
 }
 
-// Calls fn(rows, first) for the rows of a call, from the first one on, with what is made of their inputs: for
-// as many at once as do not take much more memory for that than kMostPreparedBytes.
+// Calls fn(rows, first) for the rows of a call that are multiplied, from row `first` on, with what is made of
+// their inputs: for as many at once as do not take much more memory for that than kMostPreparedBytes.
 template <typename Format, typename Fn>
 void in_slices(const ExpertLinearParams& p, const Fn& fn) {
   constexpr int64_t kMostPreparedBytes = 16 << 20;
-  const int64_t rows = p.linear.rows, row_bytes = p.num_inputs() * p.linear.depth * prepared_bytes<Format>(p),
-                slices = std::min(ceil_div(rows * row_bytes, kMostPreparedBytes), rows);
-  if (slices <= 1) return fn(prepared<Format>(p), int64_t{0});
+  const int64_t begin = p.first_row(0), end = p.end_row(p.experts - 1), rows = end - begin;
+  if (rows == 0) return;
+  const int64_t row_bytes = std::max<int64_t>(prepared_bytes<Format>(p), 1),
+                most_rows = std::clamp<int64_t>(kMostPreparedBytes / row_bytes, 1, rows),
+                each = ceil_div(rows, ceil_div(rows, most_rows));
+  if (each == p.linear.rows) return fn(prepared<Format>(p), int64_t{0});
   int32_t starts[kMaxExperts + 1];
-  const int64_t each = ceil_div(rows, slices);
-  for (int64_t first = 0; first < rows; first += each)
-    fn(prepared<Format>(rows_of<Format>(p, first, std::min(first + each, rows), starts)), first);
+  for (int64_t first = begin; first < end; first += each)
+    fn(prepared<Format>(rows_of<Format>(p, first, std::min(first + each, end), starts)), first);
 }
 
 // Calls fn with the format by which this processor multiplies int8 with int8.

@@ -22,12 +22,13 @@ def inputs(rows: int, depth: int) -> Tensor:
     return torch.randn(rows, 1).bfloat16() * torch.randn(depth).bfloat16()
 
 
+@pytest.mark.parametrize("out_dtype", [torch.bfloat16, torch.float32])
 @pytest.mark.parametrize("form", FORMS)
-def test_rows_have_the_bits_of_a_smaller_call(form: WeightForm) -> None:
+def test_rows_have_the_bits_of_a_smaller_call(form: WeightForm, out_dtype: torch.dtype) -> None:
     x, weight = inputs(ROWS, DEPTH), PackedWeight.of(torch.randn(8, DEPTH).bfloat16(), form)
     bias = torch.randn(8).bfloat16()
     # Beside other columns, so that rows are not as far apart as they are long.
-    wide, some = torch.zeros(ROWS, 24, dtype=torch.bfloat16), torch.empty(len(SOME), 8, dtype=torch.bfloat16)
+    wide, some = torch.zeros(ROWS, 24, dtype=out_dtype), torch.empty(len(SOME), 8, dtype=out_dtype)
     ops.set_num_threads(2)
     ops.linear(wide[:, 8:16], x, weight, bias)
     ops.linear(some, x[SOME], weight, bias)
@@ -38,17 +39,20 @@ def test_rows_have_the_bits_of_a_smaller_call(form: WeightForm) -> None:
 
 @pytest.mark.parametrize("form", FORMS)
 def test_experts_keep_their_rows(form: WeightForm) -> None:
-    """One has none, one a few, one most of them, and one does not begin where a part does."""
-    starts = torch.tensor([0, 0, 40, 1_650, 1_657, ROWS], dtype=torch.int32)
+    """One has none, one a few, one most of them; some rows in front and behind are no expert's."""
+    starts = torch.tensor([7, 7, 40, 1_650, 1_657, ROWS - 5], dtype=torch.int32)
     counts = starts.diff().tolist()
     matrices = [torch.randn(64, DEPTH).bfloat16() / 64 for _ in counts]
     weight = PackedWeight.of_experts(matrices, form)
-    x = inputs(ROWS, DEPTH)
-    products = torch.empty(ROWS, 64, dtype=torch.bfloat16)
-    gated = torch.empty(ROWS, 32, dtype=torch.bfloat16)
+    x, others = inputs(ROWS, DEPTH), [*range(7), *range(ROWS - 5, ROWS)]
+    x[others] = torch.nan
+    products = torch.full((ROWS, 64), 7.0).bfloat16()
+    gated = torch.full((ROWS, 32), 7.0).bfloat16()
     ops.set_num_threads(2)
     ops.experts.linear(products, x, weight, starts)
     ops.activated.gated(gated, x, weight, "silu", starts=starts)
+    assert (products[others] == 7).all()
+    assert (gated[others] == 7).all()
     own_starts = torch.zeros(len(counts) + 1, dtype=torch.int32)
     for expert, (begin, count) in enumerate(zip(starts.tolist(), counts, strict=False)):
         rows = torch.arange(begin, begin + count, 57)
