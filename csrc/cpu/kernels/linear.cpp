@@ -115,6 +115,12 @@ bool takes_floats([[maybe_unused]] const ExpertLinearParams& p) {
   return false;
 }
 
+// Floats that are made of the inputs of a row, if any are.
+template <typename Format>
+int64_t floats_of_row(const ExpertLinearParams& p) {
+  return takes_floats<Format>(p) ? p.num_inputs() * float_stride(p.linear.depth) : 0;
+}
+
 // The same with what is made of the inputs for the format, valid until the thread's next call: their integers
 // or floats, and the sums that offsets are multiplied with.
 template <typename Format>
@@ -130,8 +136,7 @@ ExpertLinearParams prepared(ExpertLinearParams p) {
     bool has_sums = false;
     if constexpr (has_group_scales(Format::kFormat) && !kScalesWeights<Format>)
       has_sums = own.groups.has_offsets || Format::kZero != 0;
-    const int64_t num_floats =
-                      takes_floats<Format>(p) ? p.num_inputs() * own.rows * float_stride(own.depth) : 0,
+    const int64_t num_floats = own.rows * floats_of_row<Format>(p),
                   num_sums = has_sums ? own.rows * own.groups.count : 0;
     float* const memory =
         static_cast<float*>(scratch((num_floats + num_sums) * static_cast<int64_t>(sizeof(float))));
@@ -163,15 +168,14 @@ ExpertLinearParams rows_of(ExpertLinearParams p, int64_t first, int64_t end, int
 // Bytes that are made of the inputs of a row, but for sums and scales.
 template <typename Format>
 int64_t prepared_bytes([[maybe_unused]] const ExpertLinearParams& p) {
-  const int64_t matrices = p.num_inputs(), depth = p.linear.depth;
   if constexpr (Format::kFormat == WeightFormat::kInt8Dot) {
-    return matrices * depth;
+    return p.linear.depth;
 #if defined(SPLITSERVE_MULTIPLIES_WORDS)
   } else if constexpr (requires { typename Format::Dot; }) {
-    return matrices * depth * Format::Dot::kWordBytes;
+    return p.linear.depth * Format::Dot::kWordBytes;
 #endif
   } else {
-    return takes_floats<Format>(p) ? matrices * float_stride(depth) * static_cast<int64_t>(sizeof(float)) : 0;
+    return floats_of_row<Format>(p) * static_cast<int64_t>(sizeof(float));
   }
 }
 
