@@ -41,6 +41,11 @@ struct LatentShape {
   int64_t rows;    // of the tile, whole registers
 };
 
+// Steps of a row that are summed up in registers. Floats are in pieces, which are summed in turn: one sum
+// over 576 of them would round twice as much.
+template <typename T>
+inline constexpr int64_t kScoredSteps = std::is_same_v<T, float> ? 96 : kMaxLatent + kMaxRotary;
+
 // sums[j, i] = cached row j of the chunk times query i. Queries are [width / kPair, rows, kPair], sums
 // [kChunk, rows].
 template <typename T>
@@ -64,24 +69,30 @@ void score_latents(const LatentShape& shape, const LatentChunk<T>& chunk, const 
       constexpr int kVecs = kGroupVecs<T, positions.value>;
       for (int64_t row = 0; row < shape.rows; row += kVecs * kLanes) {
         with_count<kVecs>(min_of(kVecs, (shape.rows - row) / kLanes), [&](auto vecs) {
-          Vec products[positions.value][vecs.value] = {};
-          as_pairs<T>(products, [&]() __attribute__((always_inline)) {
-            add_products<T, positions.value, vecs.value>(
-                products, 0, shape.width / kPair,
-                [&](int j, int64_t step)
-                    __attribute__((always_inline)) { return DotStep<T>::broadcast(keys[j] + step * kPair); },
-                [&](int64_t step, int v) __attribute__((always_inline)) {
-                  return DotStep<T>::load(queries + (step * shape.rows + row + v * kLanes) * kPair);
-                },
-                [&](int64_t step) __attribute__((always_inline)) {
-                  if (row == 0 && step % kLine == 0) chunk.fetch(position, positions.value, step * kPair);
-                });
-          });
+          const int64_t steps = shape.width / kPair;
+          for (int64_t begin = 0; begin < steps; begin += kScoredSteps<T>) {
+            Vec products[positions.value][vecs.value] = {};
+            as_pairs<T>(products, [&]() __attribute__((always_inline)) {
+              add_products<T, positions.value, vecs.value>(
+                  products, begin, min_of(begin + kScoredSteps<T>, steps),
+                  [&](int j, int64_t step) __attribute__((always_inline)) {
+                    return DotStep<T>::broadcast(keys[j] + step * kPair);
+                  },
+                  [&](int64_t step, int v) __attribute__((always_inline)) {
+                    return DotStep<T>::load(queries + (step * shape.rows + row + v * kLanes) * kPair);
+                  },
+                  [&](int64_t step) __attribute__((always_inline)) {
+                    if (row == 0 && step % kLine == 0) chunk.fetch(position, positions.value, step * kPair);
+                  });
+            });
 #pragma GCC unroll 16
-          for (int j = 0; j < positions.value; ++j) {
+            for (int j = 0; j < positions.value; ++j) {
 #pragma GCC unroll 8
-            for (int v = 0; v < vecs.value; ++v)
-              store(sums + (position + j) * shape.rows + row + v * kLanes, products[j][v]);
+              for (int v = 0; v < vecs.value; ++v) {
+                float* const sum = sums + (position + j) * shape.rows + row + v * kLanes;
+                store(sum, begin == 0 ? products[j][v] : load(sum) + products[j][v]);
+              }
+            }
           }
         });
       }

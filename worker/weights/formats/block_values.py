@@ -13,13 +13,16 @@ import torch
 
 from splitserve.worker.ops.quantization import GroupCodes, GroupForm, ScaleUnits
 
-_IQ4_CODES = torch.tensor(
-    (-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113), dtype=torch.int8
-)
 
+def _numbers(*values: int) -> bytes:
+    """The numbers of 4-bit codes as a table for `bytes.translate`."""
+    return bytes(value % 256 for value in values).ljust(256, b"\0")
+
+
+_IQ4_NUMBERS = _numbers(-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113)
 
 # Twice the numbers of MXFP4, whose scale is halved for it.
-_MXFP4_CODES = torch.tensor((0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12), dtype=torch.int8)
+_MXFP4_NUMBERS = _numbers(0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12)
 
 
 class BlockKind(NamedTuple):
@@ -51,6 +54,11 @@ def _nibbles(data: torch.Tensor, run: int) -> torch.Tensor:
     """4-bit integers of bytes, uint8 [n, 2 b]: of a run of bytes first the lower halves, then the upper."""
     runs = data.view(data.shape[0], -1, 1, run)
     return torch.cat((runs & 15, runs >> 4), dim=2).flatten(1)
+
+
+def _looked_up(codes: torch.Tensor, numbers: bytes) -> torch.Tensor:
+    """Numbers int8 of codes uint8. An index of torch would be four times as large as what it finds."""
+    return torch.frombuffer(bytearray(codes.numpy()).translate(numbers), dtype=torch.int8).view(codes.shape)
 
 
 def _shifted(data: torch.Tensor, run: int, bits: int) -> torch.Tensor:
@@ -152,7 +160,9 @@ def _q6_k(blocks: torch.Tensor) -> GroupCodes:
 
 
 def _iq4_nl(blocks: torch.Tensor) -> GroupCodes:
-    return GroupCodes(_IQ4_CODES[_nibbles(blocks[:, 2:].contiguous(), 16).int()], _half(blocks, 0), None)
+    return GroupCodes(
+        _looked_up(_nibbles(blocks[:, 2:].contiguous(), 16), _IQ4_NUMBERS), _half(blocks, 0), None
+    )
 
 
 def _iq4_xs(blocks: torch.Tensor) -> GroupCodes:
@@ -162,14 +172,15 @@ def _iq4_xs(blocks: torch.Tensor) -> GroupCodes:
     packed = blocks[:, 4:8, None]
     lower = torch.cat((packed & 15, packed >> 4), dim=2).flatten(1)
     scale = _half(blocks, 0) * ((lower | (upper << 4)).float() - 32)
-    return GroupCodes(_IQ4_CODES[_nibbles(blocks[:, 8:].contiguous(), 16).int()], scale, None)
+    codes = _looked_up(_nibbles(blocks[:, 8:].contiguous(), 16), _IQ4_NUMBERS)
+    return GroupCodes(codes, scale, None)
 
 
 def _mxfp4(blocks: torch.Tensor) -> GroupCodes:
     exponent = blocks[:, :1].int()
     # 2 ** (exponent - 128) as the bits of a float32, which is subnormal for the two smallest.
     scale = torch.where(exponent < 2, 0x00200000 << exponent, (exponent - 1) << 23)
-    codes = _MXFP4_CODES[_nibbles(blocks[:, 1:].contiguous(), 16).int()]
+    codes = _looked_up(_nibbles(blocks[:, 1:].contiguous(), 16), _MXFP4_NUMBERS)
     return GroupCodes(codes, scale.int().view(torch.float32), None)
 
 
