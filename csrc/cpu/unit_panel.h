@@ -152,7 +152,6 @@ struct ScaledCodes {
 template <typename Dot, int kRows>
 [[gnu::noinline]] void add_scaled_units(float* totals, WordRows<Dot> x, ScaledCodes own, int64_t lines) {
   FetchedEvenly<1> fetched{own.ahead, lines, 0, 0};
-  constexpr int64_t kVecBytes = sizeof(Vec), kStepBytes = kPanelVecs * kVecBytes;
   const int64_t block_quads = x.depth / kQuadDepth, parts = x.part_stride / x.stride;
   for (int64_t left = own.quads; left > 0; left -= block_quads) {
     const int64_t quads = left < block_quads ? left : block_quads;
@@ -161,27 +160,13 @@ template <typename Dot, int kRows>
       IntVec sums[kRows][kPairVecs];
 #pragma GCC unroll 16
       for (int i = 0; i < kRows; ++i) sums[i][0] = sums[i][1] = IntVec{};
-      const char* weights = own.halves + pair * kPairVecs * kVecBytes;
-      for (int64_t quad = 0; quad < quads; ++quad) {
-        fetched.next_quad();
-#pragma GCC unroll 2
-        for (int half = 0; half < 2; ++half, weights += kStepBytes) {
-          const IntVec first = reinterpret_cast<IntVec>(load_bytes(weights)),
-                       second = reinterpret_cast<IntVec>(load_bytes(weights + kVecBytes));
-#pragma GCC unroll 16
-          for (int i = 0; i < kRows; ++i) {
-            const IntVec inputs = broadcast_four(x.quad(i, quad) + half * 4);
-            sums[i][0] = Dot::add(sums[i][0], first, inputs);
-            sums[i][1] = Dot::add(sums[i][1], second, inputs);
-          }
-        }
-      }
+      add_decoded_phase<Dot, 0>(sums, own.halves, quads, pair, x, &fetched);
       // Totals wait in memory: the registers are for the sums of a block.
       asm volatile("" : : : "memory");
       add_block_sums(totals, sums, x, scales, pair * kPairVecs);
     }
     x.to_next_block();
-    own.halves += quads * 2 * kStepBytes;
+    own.halves += quads * kOperandBytes<Dot>;
     own.scales.skip(parts);
   }
 }
@@ -210,10 +195,9 @@ class UnitPanel {
   typedef int16_t Halves __attribute__((vector_size(kLanes * 4)));
   static constexpr int64_t kTurnDepth = Format::kBlockQuads * kQuadDepth,
                            kStretchCodes = kStretchInputs / kTurnDepth * Format::kBlockBytes;
-  // As many read codes as they lie in memory sooner than once more from a cache.
-  static constexpr int64_t kFewRows = 8;
-  // Rows whose sums stay in registers, beside two of weights and one of inputs.
-  static constexpr int64_t kRows = kVecRegisters == 32 ? 12 : 6;
+  // As many read codes as they lie in memory sooner than once more from a cache, if registers hold their
+  // sums.
+  static constexpr int64_t kFewRows = kVecRegisters == 32 || Dot::kIsFused ? 8 : kStoredRows;
 
   // By any number of passes, of which the first fetches what comes next.
   void add_stretch(const LinearParams& p, int64_t row, int64_t rows, const Panels& panels, int64_t input) {
@@ -228,11 +212,11 @@ class UnitPanel {
     } else {
       scale_codes<true>(codes, own.scales.groups, p.groups.depth, inputs, Format::zero(p));
     }
-    const int64_t passes = ceil_div(rows, kRows);
+    const int64_t passes = ceil_div(rows, kWordRows);
     for (int64_t pass = 0; pass < passes; ++pass) {
       const int64_t begin = rows * pass / passes, end = rows * (pass + 1) / passes;
       const WordRows<Dot> x(p.words, row + begin, input / p.words.depth);
-      with_rows<kRows>(end - begin, [&](auto count) {
+      with_rows<kWordRows>(end - begin, [&](auto count) {
         add_scaled_units<Dot, count>(totals + begin * kPanelCols, x, own,
                                      pass == 0 ? kStretchCodes / kFetchedLineBytes : 0);
       });

@@ -2,7 +2,8 @@
 // inputs per 32-bit lane, added up in int32, which is exact for up to 128 inputs.
 //
 // Of the words of four inputs there are two times 32 bits, `first` and `second`: either their upper and lower
-// bytes, both signed, or (kIsPairs) the words of the first and third of the four, and of the others.
+// bytes, both signed, or (kIsPairs) the words of the first and third of the four, and of the others. The
+// former meet the same weights, a phase each; the latter are kOperands of their own.
 #pragma once
 
 #include "cpu/byte_products.h"
@@ -32,8 +33,8 @@ SPLITSERVE_INLINE int64_t word_offset(int64_t input, int64_t row, int64_t rows) 
 struct ByteDot {
   static constexpr int64_t kWordBytes = 2;
   static constexpr bool kIsPairs = false;
-  static constexpr bool kHasFewOperands = true;
   static constexpr int kPhases = 2;
+  static constexpr int kOperands = 1;
   using Weights = IntVec;
   using Inputs = IntVec;
   // What sums of the first phase begin with, and what joins them afterwards: 256 * first + rest.
@@ -71,9 +72,9 @@ struct ByteDot {
 template <bool kHasVnni>
 struct PairDotOf {
   static constexpr int64_t kWordBytes = 2;
-  static constexpr bool kIsPairs = true;
-  static constexpr bool kHasFewOperands = false;
+  static constexpr bool kIsPairs = true, kIsFused = kHasVnni;
   static constexpr int kPhases = 1;
+  static constexpr int kOperands = 2;
   struct Weights {
     IntVec even, odd;
   };
@@ -92,9 +93,9 @@ struct PairDotOf {
     return {broadcast_four(words), broadcast_four(words + 4)};
   }
   SPLITSERVE_INLINE static IntVec accumulate(IntVec sum, const Weights& weights, const Inputs& inputs) {
-    return add(add(sum, weights.even, inputs.first), weights.odd, inputs.second);
+    return accumulate(accumulate(sum, weights.even, inputs.first), weights.odd, inputs.second);
   }
-  SPLITSERVE_INLINE static IntVec add(IntVec sum, IntVec weights, IntVec inputs) {
+  SPLITSERVE_INLINE static IntVec accumulate(IntVec sum, IntVec weights, IntVec inputs) {
     if constexpr (kHasVnni) return add_half_products(sum, weights, inputs);
     return sum + half_products(weights, inputs);
   }
@@ -113,7 +114,6 @@ struct ShortDot : ByteDot {
 #if defined(SPLITSERVE_MAY_USE_VNNI)
 // The same by sums of two products of 16 bits, which those with codes of 4 bits fit.
 struct ShortPairDot : ShortDot {
-  static constexpr bool kHasFewOperands = false;
   SPLITSERVE_INLINE static IntVec accumulate(IntVec sum, Weights weights, Inputs inputs) {
     return sum + half_products(byte_pair_products(weights, inputs), ones());
   }

@@ -43,16 +43,9 @@ SPLITSERVE_INLINE BlockScales scales_of(const CodeBlocks& own, int64_t block,
   return {scales(0), own.groups->has_offsets ? scales(1) : nullptr};
 }
 
-// Bytes that were made of the codes before: [quads][32][4].
+// Operands that were made of the codes before; scales are kept beside them.
 struct DecodedQuads {
   static constexpr int64_t kScaleBytes = 0;
-  template <int>
-  SPLITSERVE_INLINE static void load(const char* codes, int64_t quad, int pair, UintVec (&bytes)[kPairVecs]) {
-#pragma GCC unroll 2
-    for (int v = 0; v < kPairVecs; ++v)
-      bytes[v] =
-          load_bytes(codes + quad * kQuadBytes + (pair * kPairVecs + v) * static_cast<int64_t>(sizeof(Vec)));
-  }
 };
 
 // totals [kRows, 32] += what sums of a block are worth, of kVecs registers from `first` on.
@@ -133,23 +126,8 @@ template <typename Codes, typename Dot, int kRows>
   }
 }
 
-// sums[i][v] += the products of two registers of `quads` quads, from `bytes` on, in a phase.
-template <typename Dot, int kPhase, int kRows>
-SPLITSERVE_INLINE void add_phase_of_block(IntVec (&sums)[kRows][kPairVecs], const char* bytes, int64_t quads,
-                                          int pair, const WordRows<Dot>& x,
-                                          FetchedEvenly<Dot::kPhases>* ahead) {
-  for (int64_t quad = 0; quad < quads; ++quad) {
-    ahead->next_quad();
-    UintVec own[kPairVecs];
-    DecodedQuads::load<0>(bytes, quad, pair, own);
-    const typename Dot::Weights weights[kPairVecs] = {Dot::weights(own[0]), Dot::weights(own[1])};
-#pragma GCC unroll 16
-    for (int i = 0; i < kRows; ++i) add_phase<Dot, kPhase>(sums[i], weights, x.quad(i, quad));
-  }
-}
-
-// The same of more rows, and codes that are bytes in the L1 cache: one phase after the other, so that there
-// are half as many sums, and the second phase goes on with those of the first.
+// The same of more rows, and codes that were decoded into the L1 cache: one phase after the other, so that
+// there are half as many sums, and the second phase goes on with those of the first.
 template <typename Dot, int kRows>
 [[gnu::noinline]] void add_decoded_words(float* totals, WordRows<Dot> x, CodeBlocks own, int64_t quads,
                                          int64_t lines) {
@@ -162,7 +140,7 @@ template <typename Dot, int kRows>
       IntVec sums[kRows][kPairVecs];
 #pragma GCC unroll 16
       for (int i = 0; i < kRows; ++i) sums[i][0] = sums[i][1] = broadcast_four(x.first + i);
-      add_phase_of_block<Dot, 0>(sums, own.codes, count, pair, x, &ahead);
+      add_decoded_phase<Dot, 0>(sums, own.codes, count, pair, x, &ahead);
       if constexpr (Dot::kPhases == 2) {
 #pragma GCC unroll 16
         for (int i = 0; i < kRows; ++i) {
@@ -170,7 +148,7 @@ template <typename Dot, int kRows>
           sums[i][0] = Dot::joined(sums[i][0], rest);
           sums[i][1] = Dot::joined(sums[i][1], rest);
         }
-        add_phase_of_block<Dot, 1>(sums, own.codes, count, pair, x, &ahead);
+        add_decoded_phase<Dot, 1>(sums, own.codes, count, pair, x, &ahead);
       }
       // Totals wait in memory: the registers are for the sums of a block.
       asm volatile("" : : : "memory");
@@ -227,12 +205,12 @@ class WordPanel {
     const int64_t left = p.depth - block * p.words.depth,
                   depth = left < kStretchInputs ? left : kStretchInputs;
     const CodeBlocks own = decoded(p, panels, block, depth);
-    const int64_t passes = ceil_div(rows, kWordRows<Dot>), lines = kCodeBytes / kFetchedLineBytes;
+    const int64_t passes = ceil_div(rows, kWordRows), lines = kCodeBytes / kFetchedLineBytes;
     for (int64_t pass = 0; pass < passes; ++pass) {
       const int64_t begin = rows * pass / passes, end = rows * (pass + 1) / passes;
       float* const to = totals + begin * kPanelCols;
       const WordRows<Dot> x(p.words, row + begin, block);
-      with_rows<kWordRows<Dot>>(end - begin, [&](auto count) {
+      with_rows<kWordRows>(end - begin, [&](auto count) {
         add_decoded_words<Dot, count>(to, x, own, quads_of(depth), pass == 0 ? lines : 0);
       });
     }
@@ -259,10 +237,10 @@ class WordPanel {
     return own;
   }
 
-  // Those of a stretch as bytes; while these are multiplied the next one is fetched.
+  // Those of a stretch as operands; while these are multiplied the next one is fetched.
   CodeBlocks decoded(const LinearParams& p, const Panels& panels, int64_t block, int64_t depth) {
     CodeBlocks own = blocks_of(p, panels.current, block);
-    char* to = bytes;
+    char* to = operands;
     const char* codes = own.codes;
     own.ahead = block * p.words.depth + kStretchInputs < p.depth ? codes + kCodeBytes
                                                                  : panel_of<Format>(p, panels.next);
@@ -272,7 +250,7 @@ class WordPanel {
       for (int64_t k = 0; k < inputs; k += kTurnDepth) {
         const char* const turn = codes + k / kTurnDepth * Format::kBlockBytes;
         decode_turn(turn, inputs - k, to);
-        to += Format::kBlockQuads * kQuadBytes;
+        to += Format::kBlockQuads * kOperandBytes<Dot>;
       }
       if constexpr (Format::kScaleBytes > 0) {
 #pragma GCC unroll 4
@@ -283,8 +261,8 @@ class WordPanel {
           scales_of_group(p.groups, own.group_scales, block + count, kind, scales[count][kind]);
       }
     }
-    own.codes = bytes;
-    own.bytes = own.quads * kQuadBytes;
+    own.codes = operands;
+    own.bytes = own.quads * kOperandBytes<Dot>;
     if (Format::kScaleBytes > 0 || (own.groups != nullptr && own.groups->are_bytes)) own.scales = scales;
     return own;
   }
@@ -306,14 +284,16 @@ class WordPanel {
         Format::template load<2>(codes, 2, pair, quads[2]);
         Format::template load<3>(codes, 3, pair, quads[3]);
       }
-      for (int quad = 0; quad < kQuads; ++quad)
-        std::memcpy(to + quad * kQuadBytes + pair * static_cast<int64_t>(sizeof quads[0]), quads[quad],
-                    sizeof quads[0]);
+      for (int quad = 0; quad < kQuads; ++quad) {
+#pragma GCC unroll 2
+        for (int v = 0; v < kPairVecs; ++v)
+          store_operands<Dot>(to + quad * kOperandBytes<Dot>, pair * kPairVecs + v, quads[quad][v]);
+      }
     }
   }
 
   alignas(64) float totals[kMostRows * kPanelCols];
-  alignas(64) char bytes[kStretchInputs * kPanelCols];
+  alignas(64) char operands[kStretchInputs / kQuadDepth * kOperandBytes<Dot>];
   alignas(64) float scales[kMostBlocks][2][kPanelCols];
 };
 

@@ -11,9 +11,8 @@ namespace {
 
 // Rows whose sums, of two registers of outputs and two phases, stay in registers.
 inline constexpr int kStoredRows = kVecRegisters == 32 ? 6 : 3;
-// The same one phase after the other; products of pairs have more operands.
-template <typename Dot>
-inline constexpr int kWordRows = kVecRegisters == 32 || Dot::kHasFewOperands ? 2 * kStoredRows : kStoredRows;
+// The same one phase after the other, where an operand of weights is loaded at a time.
+inline constexpr int kWordRows = 2 * kStoredRows;
 
 // The words of some rows, from a block on.
 template <typename Dot>
@@ -102,6 +101,46 @@ struct FetchedEvenly {
       __builtin_prefetch(start + done * kFetchedLineBytes);
   }
 };
+
+// Of a quad of a panel that was decoded: [operands][32][4 bytes or 2 words].
+template <typename Dot>
+inline constexpr int64_t kOperandBytes = Dot::kOperands * kQuadBytes;
+
+// Register `vec` of a quad's outputs.
+template <typename Dot>
+SPLITSERVE_INLINE void store_operands(char* quad, int vec, UintVec bytes) {
+  const typename Dot::Weights weights = Dot::weights(bytes);
+  char* const to = quad + vec * static_cast<int64_t>(sizeof(Vec));
+  if constexpr (Dot::kOperands == 1) {
+    std::memcpy(to, &weights, sizeof weights);
+  } else {
+    std::memcpy(to, &weights.even, sizeof weights.even);
+    std::memcpy(to + kQuadBytes, &weights.odd, sizeof weights.odd);
+  }
+}
+
+// sums[i][v] += the products of a pair of registers of `quads` decoded quads, in a phase.
+template <typename Dot, int kPhase, int kRows>
+SPLITSERVE_INLINE void add_decoded_phase(IntVec (&sums)[kRows][kPairVecs], const char* quads, int64_t count,
+                                         int pair, const WordRows<Dot>& x,
+                                         FetchedEvenly<Dot::kPhases>* ahead) {
+  constexpr int64_t kVecBytes = sizeof(Vec);
+  const char* weights = quads + pair * kPairVecs * kVecBytes;
+  for (int64_t quad = 0; quad < count; ++quad) {
+    ahead->next_quad();
+#pragma GCC unroll 2
+    for (int operand = 0; operand < Dot::kOperands; ++operand, weights += kQuadBytes) {
+      const IntVec first = reinterpret_cast<IntVec>(load_bytes(weights)),
+                   second = reinterpret_cast<IntVec>(load_bytes(weights + kVecBytes));
+#pragma GCC unroll 16
+      for (int i = 0; i < kRows; ++i) {
+        const IntVec inputs = broadcast_four(x.quad(i, quad) + (kPhase + operand) * 4);
+        sums[i][0] = Dot::accumulate(sums[i][0], first, inputs);
+        sums[i][1] = Dot::accumulate(sums[i][1], second, inputs);
+      }
+    }
+  }
+}
 
 }  // namespace
 }  // namespace splitserve::SPLITSERVE_ISA
