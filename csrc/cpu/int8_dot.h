@@ -1,5 +1,5 @@
 // Products of int8 activations with the weights of int8 dot: four inputs per 32-bit lane, added up in int32,
-// which is exact.
+// which is exact. Activations lie in memory as Dot::Input.
 #pragma once
 
 #include "cpu/byte_products.h"
@@ -10,6 +10,7 @@ namespace splitserve::SPLITSERVE_ISA {
 #if defined(__AVX2__)
 // By VNNI.
 struct ByteInt8Dot {
+  using Input = int8_t;
   using Weights = IntVec;
   using Inputs = IntVec;
   SPLITSERVE_INLINE static Weights load(const char* p) {
@@ -23,8 +24,8 @@ struct ByteInt8Dot {
   }
 };
 #else
-// Four int8 of a row.
-SPLITSERVE_INLINE int32_t load_four(const int8_t* p) {
+// 32 bits of a row.
+SPLITSERVE_INLINE int32_t load_four(const void* p) {
   int32_t four;
   std::memcpy(&four, p, sizeof four);
   return four;
@@ -35,6 +36,7 @@ SPLITSERVE_INLINE int32_t load_four(const int8_t* p) {
 using Int8Dot = ByteInt8Dot;
 #elif defined(__ARM_FEATURE_MATMUL_INT8)
 struct Int8Dot {
+  using Input = int8_t;
   using Weights = uint8x16_t;
   using Inputs = int8x16_t;
   SPLITSERVE_INLINE static Weights load(const char* p) {
@@ -50,6 +52,7 @@ struct Int8Dot {
 #elif defined(__ARM_FEATURE_DOTPROD)
 // The instruction multiplies numbers of one kind: weights less 128, and what that takes off their products.
 struct Int8Dot {
+  using Input = int8_t;
   using Weights = int8x16_t;
   struct Inputs {
     int8x16_t numbers;
@@ -69,8 +72,10 @@ struct Int8Dot {
   }
 };
 #else
-// Pairs of 16 bits: those of the first and third of the four, and of the others.
+// Pairs of 16 bits: those of the first and third of the four, and of the others, two operands. So lie the
+// activations, too.
 struct Int8Dot {
+  using Input = int16_t;
   typedef int16_t Halves __attribute__((vector_size(kLanes * 4)));
   typedef uint16_t UnsignedHalves __attribute__((vector_size(kLanes * 4)));
   struct Weights {
@@ -79,22 +84,28 @@ struct Int8Dot {
   struct Inputs {
     Halves even, odd;
   };
-  SPLITSERVE_INLINE static Weights load(const char* p) {
+  SPLITSERVE_INLINE static Weights load(const char* p) { return {operand<0>(p), operand<1>(p)}; }
+  SPLITSERVE_INLINE static Inputs broadcast(const int16_t* p) { return {input<0>(p), input<1>(p)}; }
+  SPLITSERVE_INLINE static IntVec accumulate(IntVec sum, const Weights& weights, Inputs inputs) {
+    return accumulate(accumulate(sum, weights.even, inputs.even), weights.odd, inputs.odd);
+  }
+
+  template <int kOperand>
+  SPLITSERVE_INLINE static UnsignedHalves operand(const char* p) {
     UnsignedHalves bytes;
     std::memcpy(&bytes, p, sizeof bytes);
-    return {bytes & 0xff, bytes >> 8};
+    return kOperand == 0 ? bytes & 0xff : bytes >> 8;
   }
-  SPLITSERVE_INLINE static Inputs broadcast(const int8_t* p) {
+  template <int kOperand>
+  SPLITSERVE_INLINE static Halves input(const int16_t* p) {
 #if defined(__AVX2__)
-    const Halves four = reinterpret_cast<Halves>(broadcast_four(p));
+    return reinterpret_cast<Halves>(broadcast_four(p + 2 * kOperand));
 #else
-    const Halves four = reinterpret_cast<Halves>(IntVec{} + load_four(p));
+    return reinterpret_cast<Halves>(IntVec{} + load_four(p + 2 * kOperand));
 #endif
-    return {(four << 8) >> 8, four >> 8};
   }
-  SPLITSERVE_INLINE static IntVec accumulate(IntVec sum, const Weights& weights, Inputs inputs) {
-    sum = in_order(sum + products(weights.even, inputs.even));
-    return in_order(sum + products(weights.odd, inputs.odd));
+  SPLITSERVE_INLINE static IntVec accumulate(IntVec sum, UnsignedHalves weights, Halves inputs) {
+    return in_order(sum + products(weights, inputs));
   }
 
  private:

@@ -9,9 +9,9 @@
 
 namespace splitserve {
 
-// Rows of x as int8 with a scale each.
+// Rows of x as integers of 8 bits with a scale each.
 struct RowCodes {
-  const int8_t* codes;  // [rows, depth], zeros behind each up to a multiple of kDotDepth
+  const void* codes;    // [rows, depth] of Dot::Input, zeros behind each up to a multiple of kDotDepth
   const float* scales;  // [rows]
   const int32_t*
       zeros;  // [rows]: 128 times the sum of a row, which products with stored weights have too much

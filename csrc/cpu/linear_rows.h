@@ -50,11 +50,34 @@ void panel_tile(const LinearParams& p, const InputRows<typename Step::Input>& in
   write<typename Format::X>(p, row, panel * kPanelCols, sums);
 }
 
-// sums[i][v] += x(i) . weight(v), of four inputs of rows that are `stride` apart.
-template <typename Dot, int kRows>
-SPLITSERVE_INLINE void add_dots(IntVec (&sums)[kRows][kPanelVecs], const char* step, const int8_t* x,
+// Registers of outputs that a tile sums up at a time: half a panel of more rows than have their sums, or
+// their inputs, in 16 registers.
+template <int kRows>
+inline constexpr int kDotVecs = kLanes == 8 && kRows > 3 ? kPanelVecs / 2 : kPanelVecs;
+
+// sums[i][v] += x(i) . weight(v), of operand kOperand of four inputs of rows that are `stride` apart.
+template <typename Dot, int kOperand, int kRows, int kVecs>
+SPLITSERVE_INLINE void add_operand(IntVec (&sums)[kRows][kVecs], const char* step,
+                                   const typename Dot::Input* x, int64_t stride) {
+  decltype(Dot::template operand<kOperand>(step)) weights[kVecs];
+#pragma GCC unroll 8
+  for (int v = 0; v < kVecs; ++v) weights[v] = Dot::template operand<kOperand>(step + v * kLanes * kDotPair);
+#pragma GCC unroll 16
+  for (int i = 0; i < kRows; ++i) {
+    const auto input = Dot::template input<kOperand>(x + i * stride);
+#pragma GCC unroll 8
+    for (int v = 0; v < kVecs; ++v) sums[i][v] = Dot::accumulate(sums[i][v], weights[v], input);
+  }
+}
+
+// The same of all four inputs.
+template <typename Dot, int kRows, int kVecs>
+SPLITSERVE_INLINE void add_dots(IntVec (&sums)[kRows][kVecs], const char* step, const typename Dot::Input* x,
                                 int64_t stride) {
-  if constexpr (kLanes == 16) {
+  if constexpr (kVecs == 2 && requires { Dot::template operand<0>(step); }) {
+    add_operand<Dot, 0>(sums, step, x, stride);
+    add_operand<Dot, 1>(sums, step, x, stride);
+  } else if constexpr (kLanes == 16) {
     typename Dot::Weights weights[kPanelVecs];
 #pragma GCC unroll 8
     for (int v = 0; v < kPanelVecs; ++v) weights[v] = Dot::load(step + v * kLanes * kDotPair);
@@ -81,22 +104,27 @@ SPLITSERVE_INLINE void add_dots(IntVec (&sums)[kRows][kPanelVecs], const char* s
 template <typename Format, int kRows, Fetched kFetched>
 void dot_tile(const LinearParams& p, int64_t row, int64_t panel, const char* ahead) {
   const int64_t depth = ceil_div(p.depth, kDotDepth) * kDotDepth;
-  const int8_t* x = p.codes.codes + row * depth;
+  using Dot = typename Format::Dot;
+  constexpr int kVecs = kDotVecs<kRows>;
+  const auto* x = static_cast<const typename Dot::Input*>(p.codes.codes) + row * depth;
   const char* weights = panel_of<Format>(p, panel);
-  IntVec sums[kRows][kPanelVecs] = {};
-  for (int64_t unit = 0; unit < depth / (kDotPair * Format::kUnitSteps); ++unit) {
-    fetch<kFetched>(ahead, unit);
-#pragma GCC unroll 2
-    for (int j = 0; j < Format::kUnitSteps; ++j) {
-      const int64_t step = unit * Format::kUnitSteps + j;
-      add_dots<typename Format::Dot>(sums, weights + step * Format::kStepBytes, x + step * kDotPair, depth);
-    }
-  }
   Vec scaled[kRows][kPanelVecs];
+#pragma GCC unroll 1
+  for (int first = 0; first < kPanelVecs; first += kVecs, weights += kVecs * kLanes * kDotPair) {
+    IntVec sums[kRows][kVecs] = {};
+    for (int64_t unit = 0; unit < depth / (kDotPair * Format::kUnitSteps); ++unit) {
+      if (kVecs == kPanelVecs || first == 0) fetch<kFetched>(ahead, unit);
+#pragma GCC unroll 2
+      for (int j = 0; j < Format::kUnitSteps; ++j) {
+        const int64_t step = unit * Format::kUnitSteps + j;
+        add_dots<Dot>(sums, weights + step * Format::kStepBytes, x + step * kDotPair, depth);
+      }
+    }
 #pragma GCC unroll 16
-  for (int i = 0; i < kRows; ++i) {
+    for (int i = 0; i < kRows; ++i) {
 #pragma GCC unroll 8
-    for (int v = 0; v < kPanelVecs; ++v) scaled[i][v] = scaled_dot(p.codes, row + i, sums[i][v]);
+      for (int v = 0; v < kVecs; ++v) scaled[i][first + v] = scaled_dot(p.codes, row + i, sums[i][v]);
+    }
   }
   write<BFloat16>(p, row, panel * kPanelCols, scaled);
 }

@@ -55,7 +55,7 @@ struct BlockRows<Format> {
   static TileRows<Element> rows_of(const LinearParams& p, int64_t row, int64_t row_end) {
     if constexpr (kIsDot) {
       const int64_t depth = ceil_div(p.depth, kDotDepth) * kDotDepth;
-      return {p.codes.codes + row * depth, depth, row_end - row, depth};
+      return {static_cast<const int8_t*>(p.codes.codes) + row * depth, depth, row_end - row, depth};
     } else {
       return {static_cast<const BFloat16*>(p.x) + row * p.x_stride, p.x_stride, row_end - row, p.depth};
     }

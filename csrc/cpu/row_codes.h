@@ -146,21 +146,44 @@ inline float code_row(int8_t* codes, int32_t* zero, const BFloat16* x, int64_t d
   return largest / 127.0f;
 }
 
-// The same call with the codes of x, valid until the thread's next one.
-inline LinearParams with_codes(LinearParams p) {
-  const int64_t depth = ceil_div(p.depth, kDotDepth) * kDotDepth;
-  char* memory = static_cast<char*>(scratch(p.rows * (depth + 8)));
-  int8_t* codes = reinterpret_cast<int8_t*>(memory);
-  float* scales = reinterpret_cast<float*>(memory + p.rows * depth);
-  int32_t* zeros = reinterpret_cast<int32_t*>(memory + p.rows * (depth + 4));
+// Codes as they are multiplied, in place of themselves, which are the second half of their memory.
+inline void spread_codes(int8_t*, int64_t) {}
+inline void spread_codes(int16_t* codes, int64_t depth) {
+  const int8_t* from = reinterpret_cast<const int8_t*>(codes + depth) - depth;
+  // What is written over has been read: a step ends at byte 2 (k + kCodesAtOnce), and reads from depth + k
+  // on.
+  for (int64_t k = 0; k < depth; k += kCodesAtOnce) {
+    WordVec fours;
+    std::memcpy(&fours, from + k, sizeof fours);
+    const IntVec even = reinterpret_cast<IntVec>((fours << 8) >> 8),
+                 odd = reinterpret_cast<IntVec>(fours >> 8);
+    int32_t pairs[2 * kLanes];
+    for (int lane = 0; lane < kLanes; ++lane) {
+      pairs[2 * lane] = even[lane];
+      pairs[2 * lane + 1] = odd[lane];
+    }
+    std::memcpy(codes + k, pairs, sizeof pairs);
+  }
+}
+
+// The same call with the codes of x as the format multiplies them, valid until the thread's next one.
+template <typename Input>
+LinearParams with_codes(LinearParams p) {
+  const int64_t depth = ceil_div(p.depth, kDotDepth) * kDotDepth, row_bytes = depth * sizeof(Input);
+  char* memory = static_cast<char*>(scratch(p.rows * (row_bytes + 8)));
+  float* scales = reinterpret_cast<float*>(memory + p.rows * row_bytes);
+  int32_t* zeros = reinterpret_cast<int32_t*>(memory + p.rows * (row_bytes + 4));
   parallel_for(p.rows, p.rows * p.depth, [&](int64_t begin, int64_t end) {
     for (int64_t row = begin; row < end; ++row) {
-      int8_t* own = codes + row * depth;
-      std::memset(own + p.depth, 0, static_cast<size_t>(depth - p.depth));
-      scales[row] = code_row(own, zeros + row, static_cast<const BFloat16*>(p.x) + row * p.x_stride, p.depth);
+      char* const own = memory + row * row_bytes;
+      int8_t* const codes = reinterpret_cast<int8_t*>(own + row_bytes - depth);
+      std::memset(codes + p.depth, 0, static_cast<size_t>(depth - p.depth));
+      scales[row] =
+          code_row(codes, zeros + row, static_cast<const BFloat16*>(p.x) + row * p.x_stride, p.depth);
+      spread_codes(reinterpret_cast<Input*>(own), depth);
     }
   });
-  p.codes = {codes, scales, zeros};
+  p.codes = {memory, scales, zeros};
   return p;
 }
 

@@ -263,10 +263,8 @@ struct Int8DotWeights {
   using X = BFloat16;
   using Dot = Int8Dot;
   static constexpr WeightFormat kFormat = WeightFormat::kInt8Dot;
-#if defined(__AVX512VNNI__)
-  static constexpr int kMaxRows = 12;
-#elif defined(__AVX512F__)
-  static constexpr int kMaxRows = 8;
+#if defined(__AVX2__)
+  static constexpr int kMaxRows = kVecRegisters == 32 ? 12 : 6;
 #else
   static constexpr int kMaxRows = kStepRows;
 #endif

@@ -127,7 +127,7 @@ template <typename Format>
 ExpertLinearParams prepared(ExpertLinearParams p) {
   LinearParams& own = p.linear;
   if constexpr (Format::kFormat == WeightFormat::kInt8Dot) {
-    own = with_codes(own);
+    own = with_codes<typename Format::Dot::Input>(own);
 #if defined(SPLITSERVE_MULTIPLIES_WORDS)
   } else if constexpr (requires { typename Format::Dot; }) {
     own = with_words<Format>(own);
@@ -169,7 +169,7 @@ ExpertLinearParams rows_of(ExpertLinearParams p, int64_t first, int64_t end, int
 template <typename Format>
 int64_t prepared_bytes([[maybe_unused]] const ExpertLinearParams& p) {
   if constexpr (Format::kFormat == WeightFormat::kInt8Dot) {
-    return p.linear.depth;
+    return p.linear.depth * static_cast<int64_t>(sizeof(typename Format::Dot::Input));
 #if defined(SPLITSERVE_MULTIPLIES_WORDS)
   } else if constexpr (requires { typename Format::Dot; }) {
     return p.linear.depth * Format::Dot::kWordBytes;
