@@ -173,7 +173,7 @@ class Run:
         if scenario == "single" and weight_bytes > limits.MIN_FLOOR_BYTES:
             rate = limits.read_gb_per_s(self._plan.root)
             floor, details = limits.decode_floor_tok_s(rate, weight_bytes), {"gb_per_s": rate}
-        # Torch does without products of bf16 where it is held to AVX2.
+        # Nothing holds the process that measures it to an instruction set.
         elif scenario == "prefill" and not self._plan.isa:
             rate = limits.matmul_gflop_per_s()
             floor, details = limits.prefill_ceiling_tok_s(rate, shape), {"gflop_per_s": rate}

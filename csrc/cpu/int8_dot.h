@@ -72,8 +72,8 @@ struct Int8Dot {
   }
 };
 #else
-// Pairs of 16 bits: those of the first and third of the four, and of the others, two operands. So lie the
-// activations, too.
+// Pairs of 16 bits: those of the first and third of the four, and of the others, two operands. Activations
+// lie in memory in this order.
 struct Int8Dot {
   using Input = int16_t;
   typedef int16_t Halves __attribute__((vector_size(kLanes * 4)));

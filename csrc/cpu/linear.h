@@ -11,7 +11,7 @@ namespace splitserve {
 
 // Rows of x as integers of 8 bits with a scale each.
 struct RowCodes {
-  const void* codes;    // [rows, depth] of Dot::Input, zeros behind each up to a multiple of kDotDepth
+  const void* codes;    // [rows, depth] of Dot::Input (int8_dot.h), zeros up to a multiple of kDotDepth
   const float* scales;  // [rows]
   const int32_t*
       zeros;  // [rows]: 128 times the sum of a row, which products with stored weights have too much

@@ -50,8 +50,8 @@ void panel_tile(const LinearParams& p, const InputRows<typename Step::Input>& in
   write<typename Format::X>(p, row, panel * kPanelCols, sums);
 }
 
-// Registers of outputs that a tile sums up at a time: half a panel of more rows than have their sums, or
-// their inputs, in 16 registers.
+// Registers of outputs that a tile sums up at a time: with 16 registers half a panel of more than three rows;
+// fewer rows read a panel once, as it lies in memory.
 template <int kRows>
 inline constexpr int kDotVecs = kLanes == 8 && kRows > 3 ? kPanelVecs / 2 : kPanelVecs;
 
@@ -78,21 +78,21 @@ SPLITSERVE_INLINE void add_dots(IntVec (&sums)[kRows][kVecs], const char* step, 
     add_operand<Dot, 0>(sums, step, x, stride);
     add_operand<Dot, 1>(sums, step, x, stride);
   } else if constexpr (kLanes == 16) {
-    typename Dot::Weights weights[kPanelVecs];
+    typename Dot::Weights weights[kVecs];
 #pragma GCC unroll 8
-    for (int v = 0; v < kPanelVecs; ++v) weights[v] = Dot::load(step + v * kLanes * kDotPair);
+    for (int v = 0; v < kVecs; ++v) weights[v] = Dot::load(step + v * kLanes * kDotPair);
 #pragma GCC unroll 16
     for (int i = 0; i < kRows; ++i) {
       const typename Dot::Inputs inputs = Dot::broadcast(x + i * stride);
 #pragma GCC unroll 8
-      for (int v = 0; v < kPanelVecs; ++v) sums[i][v] = Dot::accumulate(sums[i][v], weights[v], inputs);
+      for (int v = 0; v < kVecs; ++v) sums[i][v] = Dot::accumulate(sums[i][v], weights[v], inputs);
     }
   } else {
     typename Dot::Inputs inputs[kRows];
 #pragma GCC unroll 8
     for (int i = 0; i < kRows; ++i) inputs[i] = Dot::broadcast(x + i * stride);
 #pragma GCC unroll 8
-    for (int v = 0; v < kPanelVecs; ++v) {
+    for (int v = 0; v < kVecs; ++v) {
       const typename Dot::Weights weights = Dot::load(step + v * kLanes * kDotPair);
 #pragma GCC unroll 8
       for (int i = 0; i < kRows; ++i) sums[i][v] = Dot::accumulate(sums[i][v], weights, inputs[i]);

@@ -1,4 +1,5 @@
-// Rows of activations as int8: multiples of a row's largest magnitude over 127, rounded to nearest.
+// Rows of activations as int8, or the same in 16 bits: multiples of a row's largest magnitude over 127,
+// rounded to nearest.
 #pragma once
 
 #include "cpu/linear.h"

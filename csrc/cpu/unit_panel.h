@@ -195,8 +195,8 @@ class UnitPanel {
   typedef int16_t Halves __attribute__((vector_size(kLanes * 4)));
   static constexpr int64_t kTurnDepth = Format::kBlockQuads * kQuadDepth,
                            kStretchCodes = kStretchInputs / kTurnDepth * Format::kBlockBytes;
-  // As many read codes as they lie in memory sooner than once more from a cache, if registers hold their
-  // sums.
+  // As many read codes as they lie in memory sooner than once more from a cache. Products that need a
+  // register before they are added leave 16 registers fewer sums.
   static constexpr int64_t kFewRows = kVecRegisters == 32 || Dot::kIsFused ? 8 : kStoredRows;
 
   // By any number of passes, of which the first fetches what comes next.
